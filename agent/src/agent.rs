@@ -1,0 +1,266 @@
+//! One node agent: everything it needs is passed in, everything it does ends with it.
+//!
+//! [`Agent::run`] is one future. Nothing that it starts outlives it: dropping it is a kill, with
+//! no last word to the queue, and cancelling `shutdown` is SIGTERM, after which everything held is
+//! handed back and the future ends by itself.
+
+use std::future::pending;
+use std::sync::{Arc, Mutex};
+
+use ebbtide_core::ids::PolicyVersion;
+use ebbtide_core::notice::NoticeKind;
+use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::client::{WorkQueue, wall_clock_now};
+use ebbtide_queue::control::NodeState;
+use prometheus::Registry;
+use thiserror::Error;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::AgentConfig;
+use crate::connect::{Connector, LatePort, QueueAccess, connect_with_retries};
+use crate::engine::Engine;
+use crate::gate::LeaseGate;
+use crate::hosting::{self, EngineSlot};
+use crate::imds::{self, ImdsClient};
+use crate::interruption::{self, DrainReport, Inputs};
+use crate::ledger::{AgentCounts, Desk};
+use crate::marks::{NoMarks, NodeMarks};
+use crate::meeting;
+use crate::metrics::Metrics;
+use crate::pulse::Pulses;
+use crate::server;
+use crate::shared::{InstanceFacts, NodeStanding, Shared};
+
+/// Sightings that may wait: three sources look at most ten times a second.
+const SIGHTINGS_WAITING: usize = 32;
+
+/// The world around an agent.
+pub struct Outside {
+    /// The work queue of the run.
+    pub queue: QueueAccess,
+    /// The instance metadata service; none on a machine that has none.
+    pub imds: Option<ImdsClient>,
+    /// The engines of the node, 0 to 8.
+    pub engines: Vec<Arc<dyn Engine>>,
+    /// Marks on the Kubernetes node.
+    pub marks: Arc<dyn NodeMarks>,
+    /// The node's wall clock.
+    pub wall_clock: fn() -> UnixMillis,
+}
+
+impl Outside {
+    /// A world of a queue alone: no metadata service, no engine, no Kubernetes, the real clock.
+    pub fn new(queue: QueueAccess) -> Self {
+        Self {
+            queue,
+            imds: None,
+            engines: Vec::new(),
+            marks: Arc::new(NoMarks),
+            wall_clock: wall_clock_now,
+        }
+    }
+
+    /// As [`Outside::new`], with a queue that is open already.
+    pub fn with_queue(queue: WorkQueue) -> Self {
+        Self::new(QueueAccess::Open(queue))
+    }
+}
+
+/// Why an agent could not begin.
+#[derive(Debug, Error)]
+pub enum AgentError {
+    /// Its probes cannot be served.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Its metrics clash.
+    #[error("metrics cannot be registered: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// What an agent did, when it ends in peace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentReport {
+    /// What it did in all.
+    pub counts: AgentCounts,
+    /// The drains that it carried out, the newest last.
+    pub drains: Vec<DrainReport>,
+}
+
+/// An agent that has not begun.
+pub struct Agent {
+    shared: Arc<Shared>,
+    imds: Option<ImdsClient>,
+    marks: Arc<dyn NodeMarks>,
+    connecting: Option<(Connector, Arc<LatePort>)>,
+}
+
+/// Looks at an agent from outside, also after it was killed; cheap to clone.
+#[derive(Clone)]
+pub struct AgentHandle {
+    shared: Arc<Shared>,
+}
+
+/// Runs an agent until `shutdown` is cancelled and everything is handed back.
+///
+/// # Errors
+/// It could not begin.
+pub async fn run(
+    config: AgentConfig,
+    outside: Outside,
+    shutdown: CancellationToken,
+) -> Result<AgentReport, AgentError> {
+    Agent::new(config, outside).run(shutdown).await
+}
+
+impl Agent {
+    /// An agent of this world; nothing happens until it runs.
+    pub fn new(config: AgentConfig, outside: Outside) -> Self {
+        let (queue, connecting) = outside.queue.into_queue();
+        let engines = outside.engines.into_iter().enumerate();
+        let shared = Shared {
+            queue,
+            gate: LeaseGate::default(),
+            desk: Desk::default(),
+            engines: engines.map(|(n, engine)| Arc::new(EngineSlot::new(engine, n))).collect(),
+            metrics: Metrics::new(),
+            pulses: Pulses::default(),
+            wall_clock: outside.wall_clock,
+            standing: watch::Sender::new(NodeStanding::default()),
+            identity: Mutex::new(InstanceFacts::default()),
+            run_version: watch::Sender::new(PolicyVersion::default()),
+            queue_answered_at: watch::Sender::new(None),
+            config,
+        };
+        Self { shared: Arc::new(shared), imds: outside.imds, marks: outside.marks, connecting }
+    }
+
+    /// A handle to look at this agent.
+    pub fn handle(&self) -> AgentHandle {
+        AgentHandle { shared: self.shared.clone() }
+    }
+
+    /// Runs until `shutdown` is cancelled and everything held is handed back, ten seconds later at
+    /// the latest. Dropping the future is a kill.
+    ///
+    /// # Errors
+    /// It could not begin.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<AgentReport, AgentError> {
+        let Self { shared, imds, marks, connecting } = self;
+        tracing::info!(
+            run = %shared.config.run,
+            holder = %shared.config.holder,
+            replica = %shared.config.replica,
+            engines = shared.engines.len(),
+            "agent begins"
+        );
+        let serving = serve(&shared).await?;
+        let (sightings, sighted) = mpsc::channel(SIGHTINGS_WAITING);
+        let (views, viewed) = watch::channel(None);
+        let inputs = Inputs { sightings: sighted, views: viewed, shutdown };
+        tokio::select! {
+            () = interruption::run(shared.clone(), marks, inputs) => {}
+            () = hosting::host(shared.clone()) => {}
+            () = meeting::meet(&shared, views) => {}
+            () = watch_imds(&shared, imds, sightings) => {}
+            () = connect(connecting) => {}
+            () = serving => {}
+        }
+        meeting::say_goodbye(&shared).await;
+        let report = AgentHandle { shared }.report();
+        tracing::info!(
+            completed = report.counts.units_completed,
+            handed_back = report.counts.handed_back_total(),
+            "agent ends"
+        );
+        Ok(report)
+    }
+}
+
+async fn serve(shared: &Arc<Shared>) -> Result<impl Future<Output = ()> + use<>, AgentError> {
+    let registry = Registry::new();
+    shared.metrics.register(&registry)?;
+    let listener = match shared.config.listen {
+        Some(address) => {
+            let bound = server::bind(address).await;
+            Some(bound.map_err(|source| AgentError::Listen { address, source })?)
+        }
+        None => None,
+    };
+    let shared = shared.clone();
+    Ok(async move {
+        match listener {
+            Some(listener) => server::serve(listener, &shared, registry).await,
+            None => pending().await,
+        }
+    })
+}
+
+async fn watch_imds(
+    shared: &Shared,
+    imds: Option<ImdsClient>,
+    sightings: mpsc::Sender<imds::Sighting>,
+) {
+    if let Some(imds) = imds {
+        imds::watch(shared, &imds, sightings).await;
+    }
+    pending().await
+}
+
+async fn connect(connecting: Option<(Connector, Arc<LatePort>)>) {
+    if let Some((connector, late)) = connecting {
+        late.open(connect_with_retries(&connector).await);
+    }
+    pending().await
+}
+
+impl AgentHandle {
+    /// What the agent did so far. After a kill, `tokens_waiting` is what the kill cost.
+    pub fn counts(&self) -> AgentCounts {
+        self.shared.desk.ledger().counts()
+    }
+
+    /// Units that it holds.
+    pub fn held(&self) -> usize {
+        self.shared.desk.ledger().held()
+    }
+
+    /// How far its node is on its way into or out of service.
+    pub fn state(&self) -> NodeState {
+        meeting::node_state(&self.shared)
+    }
+
+    /// The strongest notice that counts now.
+    pub fn notice(&self) -> Option<NoticeKind> {
+        self.shared.standing.borrow().notice.map(|(kind, _)| kind)
+    }
+
+    /// Whether it may lease work now.
+    pub fn is_gate_open(&self) -> bool {
+        self.shared.gate.is_open()
+    }
+
+    /// What it did, as when it ended now.
+    pub fn report(&self) -> AgentReport {
+        AgentReport { counts: self.counts(), drains: self.shared.standing.borrow().reports.clone() }
+    }
+
+    /// Waits until the agent is as wanted; looked at whenever units or its standing change. Give
+    /// it a time limit.
+    pub async fn wait_until(&self, is_wanted: impl Fn(&Self) -> bool) {
+        let mut changes = self.shared.desk.subscribe();
+        let mut standing = self.shared.standing.subscribe();
+        while !is_wanted(self) {
+            // The senders live in `self`, so the waits cannot end with an error.
+            tokio::select! {
+                _ = changes.changed() => {}
+                _ = standing.changed() => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Everything the agent is told at its start, in plain values.
+//!
+//! Whoever builds an agent (the `ebbtide agent` command, the demo, a test) maps its own settings
+//! to these; nothing here knows the fleet policy, the environment or a default of theirs.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ebbtide_core::fabric::FabricVerdict;
+use ebbtide_core::ids::{Holder, IdError, NodeName, ReplicaId, RunId};
+use ebbtide_queue::command::ProgressLimits;
+
+/// Longest time after SIGTERM until the process is gone (contract, section 4).
+pub const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
+
+/// How one agent is set up.
+#[derive(Debug, Clone)]
+pub struct AgentConfig {
+    /// The run that it works for.
+    pub run: RunId,
+    /// Who it is to the queue: its node, boot and process; see [`agent_holder`].
+    pub holder: Holder,
+    /// What its node is drained, counted and paid with.
+    pub replica: ReplicaId,
+    /// Whether this agent reports the replica's drains. One agent of an EP group does; the one of
+    /// a single node always does.
+    pub leads_replica: bool,
+    /// Units that one engine works on at a time.
+    pub concurrency_per_engine: usize,
+    /// The node's fabric verdict, recorded with every token.
+    pub fabric: FabricVerdict,
+    /// Terms of work leases.
+    pub lease: LeaseTerms,
+    /// Terms of drains.
+    pub drain: DrainTerms,
+    /// How often things are done.
+    pub pace: Pace,
+    /// Where `/healthz`, `/readyz`, `/metrics` and `/drained` are served; none: not at all.
+    pub listen: Option<SocketAddr>,
+}
+
+impl AgentConfig {
+    /// An agent of a replica of one node, everything else by the contract's defaults.
+    pub fn new(run: RunId, holder: Holder) -> Self {
+        Self {
+            run,
+            replica: ReplicaId::from(&holder.node),
+            holder,
+            leads_replica: true,
+            concurrency_per_engine: 64,
+            fabric: FabricVerdict::NotApplicable,
+            lease: LeaseTerms::default(),
+            drain: DrainTerms::default(),
+            pace: Pace::default(),
+            listen: None,
+        }
+    }
+
+    /// The node that the agent runs on.
+    pub fn node(&self) -> &NodeName {
+        &self.holder.node
+    }
+}
+
+/// The holder of a new agent process on `node`: no two processes ever have the same.
+///
+/// # Errors
+/// `boot_id` is not a plain name (letters, digits, `-`, `_`).
+pub fn agent_holder(node: &NodeName, boot_id: &str) -> Result<Holder, IdError> {
+    format!("{node}/{boot_id}/agent-{}", uuid::Uuid::new_v4()).parse()
+}
+
+/// Terms of work leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseTerms {
+    /// How long a lease lasts without renewal. Default 15 s.
+    pub ttl: Duration,
+    /// How often leases are renewed. Default 5 s.
+    pub renew_every: Duration,
+    /// How long a unit may go without a token or a declared wait. Default 60 s.
+    pub progress: ProgressLimits,
+}
+
+impl Default for LeaseTerms {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(15),
+            renew_every: Duration::from_secs(5),
+            progress: ProgressLimits::default(),
+        }
+    }
+}
+
+/// What a rebalance recommendation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RebalanceResponse {
+    /// No lease is taken, running work goes on.
+    #[default]
+    StopLeases,
+    /// The node is drained.
+    Drain,
+    /// Nothing.
+    Ignore,
+}
+
+/// Terms of drains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DrainTerms {
+    /// What must be left before the deadline when the last unit finishes. Default 10 s.
+    pub reserve: Duration,
+    /// Time for a drain that no notice caused. Default 10 min.
+    pub request_deadline: Duration,
+    /// Time that a `Terminated` target lifecycle state leaves. Default 120 s.
+    pub asg_deadline: Duration,
+    /// What a rebalance recommendation does. Default: stop leases.
+    pub rebalance: RebalanceResponse,
+    /// How long a rebalance recommendation counts when nothing follows. Default 15 min.
+    pub rebalance_ttl: Duration,
+}
+
+impl Default for DrainTerms {
+    fn default() -> Self {
+        Self {
+            reserve: Duration::from_secs(10),
+            request_deadline: Duration::from_secs(600),
+            asg_deadline: Duration::from_secs(120),
+            rebalance: RebalanceResponse::StopLeases,
+            rebalance_ttl: Duration::from_secs(900),
+        }
+    }
+}
+
+/// How often things are done. The defaults fit two minutes of notice; a world whose nodes get
+/// three seconds needs shorter ones, see [`Pace::brisk`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Between two reads of the Spot instance action. Default 1 s.
+    pub spot_poll: Duration,
+    /// Between two reads of the rebalance recommendation. Default 2 s.
+    pub rebalance_poll: Duration,
+    /// Between two reads of the target lifecycle state. Default 2 s.
+    pub lifecycle_poll: Duration,
+    /// Between two appends of the tokens received. Default 500 ms.
+    pub append_every: Duration,
+    /// Tokens of one unit that are appended without waiting for that. Default 512.
+    pub append_tokens: usize,
+    /// Between two probes of an engine's health and weights. Default 1 s.
+    pub engine_probe: Duration,
+    /// Between two reads of the control keys and reports of the node. Default 1 s.
+    pub meet_every: Duration,
+    /// Between two looks at the plan of a running drain. Default 1 s.
+    pub replan_every: Duration,
+    /// How long a hand-back waits for the last tokens of an aborted stream. Default 250 ms.
+    pub abort_wait: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            spot_poll: Duration::from_secs(1),
+            rebalance_poll: Duration::from_secs(2),
+            lifecycle_poll: Duration::from_secs(2),
+            append_every: Duration::from_millis(500),
+            append_tokens: 512,
+            engine_probe: Duration::from_secs(1),
+            meet_every: Duration::from_secs(1),
+            replan_every: Duration::from_secs(1),
+            abort_wait: Duration::from_millis(250),
+        }
+    }
+}
+
+impl Pace {
+    /// For a world in which nodes start, are noticed and die within seconds.
+    pub fn brisk() -> Self {
+        Self {
+            spot_poll: Duration::from_millis(100),
+            rebalance_poll: Duration::from_millis(200),
+            lifecycle_poll: Duration::from_millis(200),
+            append_every: Duration::from_millis(100),
+            append_tokens: 256,
+            engine_probe: Duration::from_millis(100),
+            meet_every: Duration::from_millis(200),
+            replan_every: Duration::from_millis(100),
+            abort_wait: Duration::from_millis(150),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Emulated inference engine: real HTTP in the shape recorded from vLLM 0.32, token ids in and out,
+//! at a set speed, with every failure an agent has to live with.
+//!
+//! Behaviour and shape are apart: `scheduler` decides who gets which tokens, `response` what they
+//! are, `clock` drives it with one timer per engine, and `vllm` alone knows routes and JSON. A
+//! second wire shape is a second module beside `vllm`.
+
+mod clock;
+mod config;
+mod counts;
+mod expected;
+mod faults;
+mod handle;
+mod response;
+mod scheduler;
+mod sequence;
+mod vllm;
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use jiff::Timestamp;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::server::Server;
+use super::{lock, wall_clock};
+
+pub use config::{EngineConfig, FailAfter, Failure, ResponseLengths, SMALLEST_VOCABULARY};
+pub use counts::EngineCounts;
+pub use handle::EngineHandle;
+pub use scheduler::PauseMode;
+
+use faults::Faults;
+use scheduler::Scheduler;
+
+/// A running emulator. It is lost like a node when this is dropped: see [`EngineHandle::kill`].
+pub struct EngineEmulator {
+    handle: EngineHandle,
+}
+
+/// Everything one engine holds; its clock, requests and handles share it.
+struct Engine {
+    config: EngineConfig,
+    started_at: Timestamp,
+    server: Server,
+    scheduler: Mutex<Scheduler>,
+    faults: Mutex<Faults>,
+    counts: watch::Sender<EngineCounts>,
+    /// Wakes the clock of an idle engine.
+    work_arrived: Notify,
+    /// Cancelled once the engine has ended, however it did.
+    ended: CancellationToken,
+    runtime: Handle,
+}
+
+impl EngineEmulator {
+    /// Starts an engine; connections are refused until `start_after` has passed. Call inside a
+    /// tokio runtime.
+    ///
+    /// # Errors
+    /// When a value of `config` is impossible or its address cannot be bound.
+    pub fn start(config: EngineConfig) -> io::Result<Self> {
+        config.check()?;
+        let engine = Arc::new(Engine {
+            started_at: wall_clock(),
+            server: Server::bind(config.listen)?,
+            scheduler: Mutex::new(Scheduler::new(&config)),
+            faults: Mutex::default(),
+            counts: watch::Sender::default(),
+            work_arrived: Notify::new(),
+            ended: CancellationToken::new(),
+            runtime: Handle::try_current().map_err(io::Error::other)?,
+            config,
+        });
+        if engine.config.start_after.is_zero() {
+            engine.listen()?;
+        }
+        engine.runtime.spawn(clock::run(engine.clone()));
+        Ok(Self { handle: EngineHandle::of(engine) })
+    }
+
+    /// `http://address`, without a slash at the end; fixed from the start.
+    pub fn base_url(&self) -> String {
+        self.handle.base_url()
+    }
+
+    /// A handle to script this engine.
+    pub fn handle(&self) -> EngineHandle {
+        self.handle.clone()
+    }
+
+    /// Tokens made so far by all streams, delivered or not, each counted once.
+    pub fn tokens_generated(&self) -> u64 {
+        self.handle.tokens_generated()
+    }
+
+    /// Loses the node: see [`EngineHandle::kill`].
+    pub fn kill(&self) {
+        self.handle.kill();
+    }
+}
+
+impl Drop for EngineEmulator {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Engine {
+    fn listen(self: &Arc<Self>) -> io::Result<()> {
+        self.server.listen(vllm::router(self.clone()))
+    }
+
+    /// Changes the scheduler, tells who waits for the counts, and wakes the clock.
+    fn change<T>(&self, change: impl FnOnce(&mut Scheduler) -> T) -> T {
+        let mut scheduler = lock(&self.scheduler);
+        let result = change(&mut scheduler);
+        self.publish(&mut scheduler);
+        drop(scheduler);
+        self.work_arrived.notify_one();
+        result
+    }
+
+    fn publish(&self, scheduler: &mut Scheduler) -> EngineCounts {
+        let counts = scheduler.counts();
+        self.counts.send_if_modified(|known| {
+            let is_new = *known != counts;
+            *known = counts;
+            is_new
+        });
+        counts
+    }
+
+    /// The counts of this moment; streams whose client hung up are no longer in them.
+    fn counts_now(&self) -> EngineCounts {
+        self.publish(&mut lock(&self.scheduler))
+    }
+
+    /// Resets all connections and makes no token any more.
+    fn kill(&self) {
+        self.server.cut();
+        self.change(Scheduler::lose);
+        self.ended.cancel();
+    }
+}
+
+#[cfg(test)]
+mod golden_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,37 @@
+//! Faults of single calls and replies of an emulated engine.
+
+use axum::http::StatusCode;
+
+/// The faults set. Those of streams and of the whole engine live in the scheduler.
+#[derive(Default)]
+pub(super) struct Faults {
+    /// The next so many generation calls fail with this status.
+    pub(super) failing_calls: Option<(u32, StatusCode)>,
+    /// Streams end without the `[DONE]` line.
+    pub(super) omits_done: bool,
+    /// New weights labels are acknowledged and not taken over.
+    pub(super) ignores_labels: bool,
+}
+
+impl Faults {
+    /// The status with which the call that just came must fail, if it must.
+    pub(super) fn take_failing_call(&mut self) -> Option<StatusCode> {
+        let (left, status) = self.failing_calls?;
+        self.failing_calls = (left > 1).then(|| (left - 1, status));
+        (left > 0).then_some(status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exactly_the_next_calls_fail() {
+        let mut faults =
+            Faults { failing_calls: Some((2, StatusCode::BAD_GATEWAY)), ..Faults::default() };
+        assert_eq!(faults.take_failing_call(), Some(StatusCode::BAD_GATEWAY));
+        assert_eq!(faults.take_failing_call(), Some(StatusCode::BAD_GATEWAY));
+        assert_eq!(faults.take_failing_call(), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! What can go wrong between the agent and an engine.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Why a call or a stream failed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum EngineError {
+    /// No connection: the engine never saw the call.
+    #[error("engine {address} is not reachable: {problem}")]
+    Unreachable {
+        /// Where it should be.
+        address: String,
+        /// What went wrong.
+        problem: String,
+    },
+    /// It lacks an ability; a person has to start it differently.
+    #[error("engine {address}: {problem}")]
+    Unable {
+        /// Where it is.
+        address: String,
+        /// What is missing and what to do.
+        problem: String,
+    },
+    /// It refused the call because of what was asked (HTTP 4xx).
+    #[error("engine refused the call with status {status}: {problem}")]
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// What it said.
+        problem: String,
+    },
+    /// It failed (HTTP 5xx, or an error event in a stream).
+    #[error("engine failed with code {code}: {problem}")]
+    Failed {
+        /// HTTP status, or the code in the event.
+        code: u16,
+        /// What it said.
+        problem: String,
+    },
+    /// The stream broke off without a finish.
+    #[error("engine stream broke off: {problem}")]
+    BrokenStream {
+        /// What went wrong.
+        problem: String,
+    },
+    /// No token and no end for too long.
+    #[error("no token for {} s, limit {} s", waited.as_secs(), limit.as_secs())]
+    Stalled {
+        /// How long nothing came.
+        waited: Duration,
+        /// The limit.
+        limit: Duration,
+    },
+    /// It sent what the driver does not know.
+    #[error("unexpected data from the engine: {problem}")]
+    Malformed {
+        /// What was expected and what came.
+        problem: String,
+    },
+}
+
+impl EngineError {
+    /// Whether the engine itself is in doubt, so that nothing more is given to it until it was
+    /// probed again.
+    pub fn is_engine_in_doubt(&self) -> bool {
+        !matches!(self, Self::Refused { .. })
+    }
+
+    pub(crate) fn malformed(expected: &str, got: &[u8]) -> Self {
+        let got = String::from_utf8_lossy(&got[..got.len().min(SHOWN_BYTES)]);
+        Self::Malformed { problem: format!("expected {expected}, got {got:?}") }
+    }
+}
+
+/// Bytes of foreign data that an error repeats.
+const SHOWN_BYTES: usize = 200;

@@ -1,0 +1,242 @@
+//! The driver against recorded streams, cut in every way, and against the emulated engine.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebbtide_core::ids::{FencingToken, UnitId};
+use ebbtide_core::work::{FinishReason, Sampling, StopReason};
+use futures::stream;
+use tokio::time::timeout;
+
+use super::*;
+use crate::emulator::{EngineConfig, EngineEmulator};
+use crate::engine::{EndReason, StreamEnd, WeightSpan};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Body of a recording.
+fn golden(name: &str) -> Vec<u8> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goldens/vllm-0.32/");
+    let whole = std::fs::read(format!("{folder}{name}.http")).unwrap();
+    let head = whole.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+    whole[head + 4..].to_vec()
+}
+
+/// What a stream of these pieces comes to: tokens, and the end or the error.
+async fn read_pieces(pieces: Vec<Vec<u8>>) -> (Vec<i32>, Result<StreamEnd, EngineError>) {
+    let bytes = stream::iter(pieces.into_iter().map(|piece| Ok(Bytes::from(piece))));
+    read_all(read_events(bytes.boxed())).await
+}
+
+async fn read_all(mut events: TokenStream) -> (Vec<i32>, Result<StreamEnd, EngineError>) {
+    let mut tokens = Vec::new();
+    loop {
+        match timeout(LIMIT, events.next()).await.unwrap() {
+            Some(Ok(StreamEvent::Tokens { ids, logprobs })) => {
+                assert_eq!(ids.len(), logprobs.len());
+                assert!(logprobs.iter().all(|logprob| *logprob <= 0.0));
+                tokens.extend(ids);
+            }
+            Some(Ok(StreamEvent::End(end))) => return (tokens, Ok(end)),
+            Some(Err(error)) => return (tokens, Err(error)),
+            None => panic!("a stream must end with an end or an error"),
+        }
+    }
+}
+
+async fn read_golden(name: &str) -> (Vec<i32>, Result<StreamEnd, EngineError>) {
+    read_pieces(vec![golden(name)]).await
+}
+
+fn finished(reason: FinishReason, stop: Option<StopReason>) -> EndReason {
+    EndReason::Finished { reason, stop }
+}
+
+fn span(label: &str, start: u32, end: u32) -> WeightSpan {
+    WeightSpan { label: label.to_owned(), start, end }
+}
+
+#[tokio::test]
+async fn recorded_streams_end_as_they_were_recorded() {
+    let length = finished(FinishReason::Length, None);
+    let table = [
+        ("generate-stream-16", 16, length.clone(), vec![span("default", 0, 16)]),
+        ("generate-stream-usage", 3, length.clone(), vec![span("default", 0, 3)]),
+        (
+            "generate-stop-token",
+            10,
+            finished(FinishReason::Stop, Some(StopReason::Token(264))),
+            vec![span("default", 0, 10)],
+        ),
+        ("abort-stream", 3, EndReason::Aborted, vec![span("v3", 0, 3)]),
+        ("abort-before-first-token-stream", 0, EndReason::Aborted, vec![]),
+        ("abort-waiting-stream", 0, EndReason::Aborted, vec![]),
+        (
+            "version-bump-no-pause-stream",
+            32,
+            length.clone(),
+            vec![span("v2", 0, 10), span("v3", 10, 32)],
+        ),
+        ("sigterm-drain-stream", 40, length, vec![span("v3", 0, 40)]),
+    ];
+    for (name, tokens, reason, spans) in table {
+        let (got, end) = read_golden(name).await;
+        assert_eq!(got.len(), tokens, "{name}");
+        assert_eq!(end, Ok(StreamEnd { reason, spans }), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn chunk_that_aborts_may_carry_a_token() {
+    let (tokens, end) = read_golden("abort-last-chunk-has-token-stream").await;
+    assert_eq!(end.map(|end| end.reason), Ok(EndReason::Aborted));
+    let body = String::from_utf8(golden("abort-last-chunk-has-token-stream")).unwrap();
+    assert_eq!(tokens.len(), body.matches("\"token_ids\":[").count(), "every chunk has one");
+}
+
+#[tokio::test]
+async fn continuation_goes_on_where_the_prefix_ends() {
+    let (whole, _) = read_whole("continuation-whole");
+    let (rest, _) = read_whole("continuation-rest");
+    assert_eq!(whole[10..], rest);
+}
+
+/// The two recordings of a continuation are no streams: one event would have the same shape.
+fn read_whole(name: &str) -> (Vec<i32>, ()) {
+    let chunk: Chunk = serde_json::from_slice(&golden(name)).unwrap();
+    let mut events = chunk.read(b"").into_iter();
+    match events.next() {
+        Some(Ok(StreamEvent::Tokens { ids, .. })) => (ids, ()),
+        other => panic!("expected tokens, got {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn dying_engine_fails_the_stream_and_keeps_its_tokens() {
+    let (tokens, end) = read_golden("engine-death-stream.assembled").await;
+    assert_eq!(tokens, [359, 346, 465]);
+    assert!(matches!(end, Err(EngineError::Failed { code: 500, .. })), "{end:?}");
+}
+
+#[tokio::test]
+async fn stream_that_breaks_off_anywhere_keeps_what_came_and_is_no_finish() {
+    let body = golden("generate-stream-16");
+    for length in (0..body.len() - 1).step_by(97) {
+        let (tokens, end) = read_pieces(vec![body[..length].to_vec()]).await;
+        let came = String::from_utf8_lossy(&body[..length]).matches("}]}}]}\n\n").count();
+        assert_eq!(tokens.len(), came, "cut at {length}");
+        let is_whole = came == 16;
+        assert_eq!(end.is_ok(), is_whole, "cut at {length} gave {end:?}");
+    }
+}
+
+#[tokio::test]
+async fn stream_is_the_same_however_it_is_cut() {
+    let body = golden("version-bump-stream");
+    let whole = read_pieces(vec![body.clone()]).await;
+    for size in [1, 2, 3, 7, 64, 1000] {
+        let pieces = body.chunks(size).map(<[u8]>::to_vec).collect();
+        assert_eq!(read_pieces(pieces).await, whole, "pieces of {size}");
+    }
+}
+
+#[tokio::test]
+async fn tokens_without_logprobs_and_garbage_are_malformed() {
+    for event in ["data: {\"choices\":[{\"token_ids\":[1]}]}\n\n", "data: nonsense\n\n"] {
+        let (_, end) = read_pieces(vec![event.as_bytes().to_vec()]).await;
+        assert!(matches!(end, Err(EngineError::Malformed { .. })), "{event}: {end:?}");
+    }
+}
+
+fn call(unit: &str, max_tokens: u32) -> GenerateCall {
+    let unit: UnitId = unit.parse().unwrap();
+    let sampling = Sampling { max_tokens, ignore_eos: true, ..Sampling::default() };
+    let request = RequestId::new(&unit, FencingToken(7));
+    GenerateCall { request, token_ids: vec![5, 6, 7], sampling }
+}
+
+fn started(config: EngineConfig) -> (EngineEmulator, VllmEngine) {
+    let emulator = EngineEmulator::start(config).unwrap();
+    let engine = VllmEngine::new(&emulator.base_url()).unwrap();
+    (emulator, engine)
+}
+
+#[tokio::test]
+async fn engine_tells_its_version_weights_and_models() {
+    let (emulator, engine) = started(EngineConfig::default());
+    emulator.handle().set_weights_label("12");
+    let facts = timeout(LIMIT, engine.probe()).await.unwrap().unwrap();
+    let expected = EngineFacts {
+        name: "vllm/0.32.0".to_owned(),
+        weights_label: Some("12".to_owned()),
+        is_paused: false,
+        models: vec!["tiny".to_owned()],
+    };
+    assert_eq!(facts, expected);
+}
+
+#[tokio::test]
+async fn engine_without_dev_mode_does_not_tell_its_weights() {
+    let (_emulator, engine) = started(EngineConfig { dev_mode: false, ..EngineConfig::default() });
+    let facts = timeout(LIMIT, engine.probe()).await.unwrap().unwrap();
+    assert_eq!((facts.weights_label, facts.is_paused), (None, false));
+}
+
+#[tokio::test]
+async fn abort_ends_the_named_stream_and_no_other() {
+    let (emulator, engine) = started(EngineConfig::default());
+    let short = call("u1.0000", 4_000);
+    let long = call("u10.0000", 4_000);
+    let mut aborted = engine.generate(short.clone()).await.unwrap();
+    let _other = engine.generate(long).await.unwrap();
+    let first = timeout(LIMIT, aborted.next()).await.unwrap();
+    assert!(matches!(first, Some(Ok(StreamEvent::Tokens { .. }))), "{first:?}");
+    engine.abort(&[short.request]).await.unwrap();
+    let (_, end) = read_all(aborted).await;
+    assert_eq!(end.map(|end| end.reason), Ok(EndReason::Aborted));
+    assert_eq!(emulator.handle().counts().running, 1);
+}
+
+#[tokio::test]
+async fn missing_ability_names_the_flag() {
+    let (_emulator, engine) = started(EngineConfig { scale_out: false, ..EngineConfig::default() });
+    let refusal = engine.generate(call("u1.0000", 4)).await.err().unwrap();
+    assert!(matches!(refusal, EngineError::Unable { .. }), "{refusal:?}");
+    assert!(refusal.to_string().contains("--enable-scale-out"), "{refusal}");
+}
+
+#[tokio::test]
+async fn refusals_failures_and_absence_are_told_apart() {
+    let (emulator, engine) = started(EngineConfig::default());
+    let refusal = engine.generate(call("u1.0000", 0)).await.err().unwrap();
+    assert!(matches!(refusal, EngineError::Refused { status: 400, .. }), "{refusal:?}");
+    assert!(refusal.to_string().contains("max_tokens must be at least 1"), "{refusal}");
+    emulator.handle().fail_next(1, 503);
+    let failure = engine.generate(call("u1.0000", 4)).await.err().unwrap();
+    assert!(matches!(failure, EngineError::Failed { code: 503, .. }), "{failure:?}");
+    emulator.kill();
+    let absence = engine.generate(call("u1.0000", 4)).await.err().unwrap();
+    assert!(matches!(absence, EngineError::Unreachable { .. }), "{absence:?}");
+    assert!(engine.probe().await.is_err());
+}
+
+#[tokio::test]
+async fn lost_node_breaks_the_stream() {
+    let (emulator, engine) = started(EngineConfig::default());
+    let mut events = engine.generate(call("u1.0000", 4_000)).await.unwrap();
+    let first = timeout(LIMIT, events.next()).await.unwrap();
+    assert!(matches!(first, Some(Ok(_))), "{first:?}");
+    emulator.kill();
+    let (_, end) = read_all(events).await;
+    assert!(matches!(end, Err(EngineError::BrokenStream { .. })), "{end:?}");
+}
+
+#[tokio::test]
+async fn finish_counts_without_the_done_line() {
+    let (emulator, engine) = started(EngineConfig::default());
+    emulator.handle().set_omits_done(true);
+    let events = engine.generate(call("u1.0000", 8)).await.unwrap();
+    let (tokens, end) = read_all(events).await;
+    assert_eq!(tokens.len(), 8);
+    assert_eq!(end.map(|end| end.reason), Ok(finished(FinishReason::Length, None)));
+}

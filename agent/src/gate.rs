@@ -1,0 +1,121 @@
+//! The lease gate: whether this agent may claim work.
+//!
+//! Closing is synchronous and counts from that very moment: a claim begins only while the gate is
+//! open, and whoever closes it can see whether one is still under way. Reasons add up; the gate is
+//! open when none is left.
+
+use std::collections::BTreeSet;
+
+use tokio::sync::watch;
+
+/// Why the gate is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ClosedFor {
+    /// The node is being drained.
+    Drain,
+    /// A rebalance recommendation stands.
+    Rebalance,
+    /// The process ends.
+    Shutdown,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    closed_for: BTreeSet<ClosedFor>,
+    claims: usize,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct LeaseGate {
+    state: watch::Sender<State>,
+}
+
+/// A claim under way; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Claim<'a> {
+    gate: &'a LeaseGate,
+}
+
+impl LeaseGate {
+    /// Closes the gate; returns whether it was open.
+    pub(crate) fn close(&self, reason: ClosedFor) -> bool {
+        let mut was_open = false;
+        self.state.send_modify(|state| {
+            was_open = state.closed_for.is_empty();
+            state.closed_for.insert(reason);
+        });
+        was_open
+    }
+
+    /// Takes one reason away.
+    pub(crate) fn reopen(&self, reason: ClosedFor) {
+        self.state.send_if_modified(|state| state.closed_for.remove(&reason));
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.state.borrow().closed_for.is_empty()
+    }
+
+    /// Whether this is one of the reasons for which the gate is closed.
+    pub(crate) fn is_closed_for(&self, reason: ClosedFor) -> bool {
+        self.state.borrow().closed_for.contains(&reason)
+    }
+
+    /// Begins a claim, if the gate is open at this moment.
+    pub(crate) fn begin_claim(&self) -> Option<Claim<'_>> {
+        let mut is_begun = false;
+        self.state.send_if_modified(|state| {
+            is_begun = state.closed_for.is_empty();
+            state.claims += usize::from(is_begun);
+            false
+        });
+        // Not `then_some`: a claim that is only made to be dropped would end another one.
+        is_begun.then(|| Claim { gate: self })
+    }
+
+    /// Whether a claim that began before the gate closed is still under way.
+    pub(crate) fn has_claims(&self) -> bool {
+        self.state.borrow().claims > 0
+    }
+
+    /// Waits until the gate is open.
+    pub(crate) async fn opened(&self) {
+        // The sender lives in `self`, so the wait cannot end with an error.
+        let _ = self.state.subscribe().wait_for(|state| state.closed_for.is_empty()).await;
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.gate.state.send_modify(|state| state.claims = state.claims.saturating_sub(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_claim_begins_once_the_gate_is_closed() {
+        let gate = LeaseGate::default();
+        let claim = gate.begin_claim();
+        assert!(claim.is_some());
+        assert!(gate.close(ClosedFor::Drain));
+        assert!(gate.begin_claim().is_none());
+        assert!(gate.has_claims(), "the one before is still under way");
+        drop(claim);
+        assert!(!gate.has_claims());
+    }
+
+    #[test]
+    fn gate_opens_when_the_last_reason_is_gone() {
+        let gate = LeaseGate::default();
+        gate.close(ClosedFor::Rebalance);
+        assert!(!gate.close(ClosedFor::Drain), "it was closed already");
+        gate.reopen(ClosedFor::Rebalance);
+        assert!(!gate.is_open());
+        gate.reopen(ClosedFor::Drain);
+        assert!(gate.is_open());
+    }
+}

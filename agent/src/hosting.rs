@@ -1,0 +1,213 @@
+//! Flow A, rollout: lease → admit → stream → store → complete.
+//!
+//! Work is claimed only while the lease gate is open and the engine is ready; the gate is looked
+//! at again, under the ledger's lock, before a grant is used. Tokens are stored in batches, one
+//! write for all units of the agent; what ends a unit is written at once. A queue that is away
+//! stops nothing: streams go on, tokens wait, writes are repeated.
+
+mod engines;
+mod leases;
+mod streaming;
+mod tending;
+mod verdict;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebbtide_core::ids::PolicyVersion;
+use ebbtide_queue::command::Grant;
+use futures::poll;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+pub(crate) use engines::{Condition, EngineSlot};
+
+use crate::backoff::Backoff;
+use crate::ledger::{Admission, AdmissionTerms};
+use crate::pulse::Loop;
+use crate::shared::Shared;
+
+/// Pause before an empty queue is asked again because something may have changed: a hundred idle
+/// agents must not storm the queue at every change.
+const EMPTY_PAUSE: Duration = Duration::from_millis(100);
+
+/// Longest time without asking for work when there is room: hints may get lost.
+const IDLE_POLL: Duration = Duration::from_secs(1);
+
+/// Bounds of the pause after a call that the queue did not answer.
+const QUEUE_PAUSE_MIN: Duration = Duration::from_millis(50);
+const QUEUE_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Time in which the ends of streams that were aborted together are gathered.
+const LEAVE_LINGER: Duration = Duration::from_millis(10);
+
+/// Hosts the node's engines for as long as it is polled; dropping it cuts all streams.
+pub(crate) async fn host(shared: Arc<Shared>) {
+    let work = async {
+        leases::reclaim(&shared).await;
+        lease_and_stream(shared.clone()).await;
+    };
+    futures::join!(work, store(&shared), leases::keep(&shared), tending::tend(&shared),);
+}
+
+/// Claims work whenever an engine has room, and runs a stream for every unit.
+async fn lease_and_stream(shared: Arc<Shared>) {
+    let mut streams = JoinSet::new();
+    let mut backoff = Backoff::new(QUEUE_PAUSE_MIN, QUEUE_PAUSE_MAX);
+    let mut changes = shared.desk.subscribe();
+    loop {
+        shared.gate.opened().await;
+        while streams.try_join_next().is_some() {}
+        changes.mark_unchanged();
+        // Listens before it asks, so that no hint falls between the two.
+        let mut woken = pin!(shared.queue.woken());
+        let is_woken = poll!(&mut woken).is_ready();
+        match claim_work(&shared, &mut streams).await {
+            Claimed::Enough => backoff.reset(),
+            Claimed::NoRoom => {
+                let _ = timeout(IDLE_POLL, changes.changed()).await;
+            }
+            Claimed::QueueEmpty => {
+                backoff.reset();
+                sleep(EMPTY_PAUSE).await;
+                if !is_woken {
+                    let _ = timeout(IDLE_POLL - EMPTY_PAUSE, woken).await;
+                }
+            }
+            Claimed::QueueAway => sleep(backoff.next_pause()).await,
+        }
+    }
+}
+
+/// What one round of claiming came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Claimed {
+    /// Everything that was asked for was granted.
+    Enough,
+    /// No engine has room.
+    NoRoom,
+    /// The queue had less than was asked for.
+    QueueEmpty,
+    /// The queue did not answer.
+    QueueAway,
+}
+
+/// Asks for work for every engine that has room: siblings of a prompt lie side by side in the
+/// ready queue, so that one call brings them to one engine.
+async fn claim_work(shared: &Arc<Shared>, streams: &mut JoinSet<()>) -> Claimed {
+    let mut result = Claimed::NoRoom;
+    for slot in &shared.engines {
+        let Some(version) = slot.admits(Instant::now()) else { continue };
+        let open = shared.desk.ledger().open_streams(slot.index);
+        let room = shared.config.concurrency_per_engine.saturating_sub(open);
+        if room == 0 {
+            continue;
+        }
+        let Some(claim) = shared.gate.begin_claim() else { break };
+        let (holder, ttl) = (&shared.config.holder, shared.config.lease.ttl);
+        let may_go_on = || shared.gate.is_open();
+        let leased = shared.queue.lease_while(holder, room, ttl, version, may_go_on).await;
+        let leased = match leased {
+            Ok(leased) => leased,
+            Err(error) => {
+                tracing::debug!(%error, "no work leased");
+                return Claimed::QueueAway;
+            }
+        };
+        let is_enough = leased.grants.len() >= room;
+        shared.note_run_version(leased.current_version);
+        admit(shared, slot, version, leased.grants, streams);
+        drop(claim);
+        if !shared.gate.is_open() {
+            // A drain waits for the end of this claim.
+            shared.desk.nudge();
+        }
+        result = if is_enough && result != Claimed::QueueEmpty {
+            Claimed::Enough
+        } else {
+            Claimed::QueueEmpty
+        };
+    }
+    result
+}
+
+/// Takes in what was granted, or hands it back when the gate has closed meanwhile.
+fn admit(
+    shared: &Arc<Shared>,
+    slot: &Arc<EngineSlot>,
+    version: PolicyVersion,
+    grants: Vec<Grant>,
+    streams: &mut JoinSet<()>,
+) {
+    if grants.is_empty() {
+        return;
+    }
+    let facts = slot.facts();
+    let terms = AdmissionTerms {
+        engine: slot.index,
+        engine_name: facts.name,
+        models: facts.models,
+        engine_version: version,
+        run_version: *shared.run_version.borrow(),
+        holder: shared.config.holder.clone(),
+        fabric: shared.config.fabric,
+    };
+    shared.desk.change(|ledger| {
+        for grant in grants {
+            if !shared.gate.is_open() {
+                ledger.refuse(grant, &terms, shared.leaving_cause());
+                continue;
+            }
+            shared.metrics.tokens_continued(&grant);
+            if let Admission::Stream(job) = ledger.admit(grant, &terms) {
+                streams.spawn(streaming::run_stream(shared.clone(), slot.clone(), *job));
+            }
+        }
+    });
+}
+
+/// Stores tokens as they are due, and ends as they come; repeats what was not answered.
+async fn store(shared: &Shared) {
+    let pace = shared.config.pace;
+    let mut changes = shared.desk.subscribe();
+    let mut backoff = Backoff::new(QUEUE_PAUSE_MIN, QUEUE_PAUSE_MAX);
+    let mut append_at = Instant::now() + pace.append_every;
+    loop {
+        shared.pulses.beat(Loop::Store, Instant::now());
+        let write_by = shared.desk.ledger().next_write_by();
+        let wake_at = write_by.map_or(append_at, |write_by| write_by.min(append_at));
+        tokio::select! {
+            () = sleep_until(wake_at) => {}
+            _ = changes.changed() => {}
+        }
+        if shared.desk.ledger().next_write_by().is_some() {
+            // Streams that are aborted together end together: one batch for them.
+            sleep(LEAVE_LINGER).await;
+        }
+        let now = Instant::now();
+        let is_due = now >= append_at;
+        if is_due {
+            append_at = now + pace.append_every;
+        }
+        let (writes, sent) = shared.desk.ledger().collect(is_due, pace.append_tokens, now);
+        if writes.is_empty() {
+            continue;
+        }
+        let replies = shared.queue.write(&shared.config.holder, writes).await;
+        let settled = shared.desk.change(|ledger| ledger.settle(sent, replies, Instant::now()));
+        leases::report(shared, &settled);
+        match settled.retry {
+            None => backoff.reset(),
+            Some(problem) => {
+                let failures = backoff.failures();
+                let pause = backoff.next_pause();
+                if failures == 0 {
+                    tracing::warn!(problem, "writes not answered, tokens wait");
+                }
+                sleep(pause).await;
+                append_at = Instant::now();
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Keeps the leases of held units, and tells what became of those that ended.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::backoff::Backoff;
+use crate::ledger::Settled;
+use crate::shared::Shared;
+
+/// Pause after a renewal that was not answered: leases are short.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// Bounds of the pause between two tries to reclaim.
+const RECLAIM_PAUSE_MIN: Duration = Duration::from_millis(100);
+const RECLAIM_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Hands back what earlier agent processes of this node still hold; tries until the queue has
+/// answered.
+pub(super) async fn reclaim(shared: &Shared) {
+    let mut backoff = Backoff::new(RECLAIM_PAUSE_MIN, RECLAIM_PAUSE_MAX);
+    loop {
+        match shared.queue.reclaim(&shared.config.holder).await {
+            Ok(units) => {
+                if units > 0 {
+                    tracing::info!(units, "units of earlier agents of this node handed back");
+                }
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "units of earlier agents not handed back yet");
+                sleep(backoff.next_pause()).await;
+            }
+        }
+    }
+}
+
+/// Renews all leases in batches, for as long as it is polled.
+pub(super) async fn keep(shared: &Shared) {
+    let renew_every = shared.config.lease.renew_every;
+    loop {
+        let pause =
+            if renew_all(shared).await { renew_every } else { RETRY_PAUSE.min(renew_every) };
+        sleep(pause).await;
+    }
+}
+
+/// Renews everything once; false when the queue did not answer.
+async fn renew_all(shared: &Shared) -> bool {
+    // No renewal reaches past the moment at which the node is lost.
+    let ttl = shared.config.lease.ttl;
+    let ttl = shared.remaining(Instant::now()).map_or(ttl, |remaining| ttl.min(remaining));
+    if ttl.is_zero() {
+        return true;
+    }
+    let is_paused = |engine: usize| shared.engines.get(engine).is_some_and(|slot| slot.is_paused());
+    let renewals = shared.desk.ledger().renewals(ttl, is_paused);
+    if renewals.is_empty() {
+        return true;
+    }
+    let limits = shared.config.lease.progress;
+    match shared.queue.renew(&shared.config.holder, renewals, limits).await {
+        Ok(lost) => {
+            for unit in lost {
+                if shared.desk.change(|ledger| ledger.lose(&unit, Instant::now())) {
+                    shared.metrics.leases_lost.inc();
+                    tracing::warn!(%unit, "lease lost, its stream is ended");
+                }
+            }
+            true
+        }
+        Err(error) => {
+            tracing::debug!(%error, "leases not renewed");
+            false
+        }
+    }
+}
+
+/// Counts and logs what a batch of writes came to.
+pub(super) fn report(shared: &Shared, settled: &Settled) {
+    let metrics = &shared.metrics;
+    metrics.units_completed.inc_by(settled.completed as u64);
+    metrics.leases_lost.inc_by(settled.lost as u64);
+    for cause in &settled.handed_back {
+        metrics.handed_back(*cause).inc();
+    }
+    for (unit, problem) in &settled.faults {
+        metrics.units_faulted.inc();
+        tracing::warn!(%unit, problem, "unit given back because of a fault");
+    }
+}

@@ -1,0 +1,139 @@
+//! One stream: from the call to the engine to its end, whatever that is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use tokio::time::{Instant, timeout};
+
+use super::engines::EngineSlot;
+use super::verdict::{Circumstances, EngineNote, Outcome, judge};
+use crate::engine::{EngineError, RequestId, StreamEnd, StreamEvent, WeightSpan};
+use crate::ledger::{Received, StreamJob, StreamResult};
+use crate::shared::Shared;
+
+/// Tokens of this agent that may wait to be stored before streams are read no further: 4 Mi
+/// tokens are 32 MiB of ids and log-probabilities.
+const WAITING_TOKENS_MAX: u64 = 4 << 20;
+
+/// Runs a stream to its end and reports it to the ledger.
+pub(super) async fn run_stream(shared: Arc<Shared>, slot: Arc<EngineSlot>, job: StreamJob) {
+    let request = job.call.request.clone();
+    let cut = job.cut.clone();
+    let mut seen = Seen::default();
+    let outcome = tokio::select! {
+        biased;
+        () = cut.cancelled() => Outcome::Cut,
+        outcome = drive(&shared, &slot, job, &mut seen) => outcome,
+    };
+    let circumstances = Circumstances {
+        has_tokens: seen.has_tokens,
+        leaving: shared.desk.ledger().leaving_cause(&request),
+        draining: shared.drain_cause(),
+    };
+    let (then, note) = judge(outcome, circumstances);
+    match note {
+        EngineNote::Fine => {}
+        EngineNote::TakesNothing(why) => {
+            tracing::warn!(engine = slot.engine.address(), why, "engine takes no work");
+            slot.hold_off(Instant::now());
+        }
+        EngineNote::InDoubt(why) => {
+            tracing::warn!(engine = slot.engine.address(), why, "engine failed");
+            slot.condemn(&why, Instant::now());
+        }
+    }
+    let result = StreamResult { then, spans: seen.spans };
+    shared.desk.change(|ledger| ledger.end_stream(&request, result));
+}
+
+/// What a stream brought.
+#[derive(Default)]
+struct Seen {
+    has_tokens: bool,
+    spans: Vec<WeightSpan>,
+}
+
+async fn drive(shared: &Shared, slot: &EngineSlot, job: StreamJob, seen: &mut Seen) -> Outcome {
+    let request = job.call.request.clone();
+    let opened = within_progress(shared, slot, slot.engine.generate(job.call)).await;
+    let mut stream = match opened {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) | Err(error) => return Outcome::Failed(error),
+    };
+    loop {
+        let event = match within_progress(shared, slot, stream.next()).await {
+            Ok(Some(Ok(event))) => event,
+            Ok(Some(Err(error))) | Err(error) => return Outcome::Failed(error),
+            Ok(None) => {
+                let problem = "it closed without a finish".to_owned();
+                return Outcome::Failed(EngineError::BrokenStream { problem });
+            }
+        };
+        match event {
+            StreamEvent::Tokens { ids, logprobs } => {
+                if !seen.has_tokens {
+                    seen.has_tokens = true;
+                    slot.note_success();
+                }
+                if !take_in(shared, &request, &ids, &logprobs).await {
+                    return Outcome::Cut;
+                }
+            }
+            StreamEvent::End(StreamEnd { reason, spans }) => {
+                seen.spans = spans;
+                return Outcome::Ended(reason);
+            }
+        }
+    }
+}
+
+/// Hands tokens to the ledger; false when nobody wants them any more.
+async fn take_in(shared: &Shared, request: &RequestId, ids: &[i32], logprobs: &[f32]) -> bool {
+    let clocks = (Instant::now(), (shared.wall_clock)());
+    let plenty = shared.config.pace.append_tokens;
+    let received = shared.desk.ledger().receive(request, ids, logprobs, plenty, clocks);
+    shared.metrics.tokens_received.inc_by(ids.len() as u64);
+    match received {
+        Received::Kept => {}
+        Received::Plenty => shared.desk.nudge(),
+        Received::Unwanted => return false,
+    }
+    wait_for_room(shared).await;
+    true
+}
+
+/// While the queue is away and too many tokens wait, nothing more is read from the engine.
+async fn wait_for_room(shared: &Shared) {
+    let mut changes = shared.desk.subscribe();
+    while shared.waiting_tokens() > WAITING_TOKENS_MAX {
+        // The sender lives in `shared`, so the wait cannot end with an error.
+        let _ = changes.changed().await;
+    }
+}
+
+/// Waits for the engine, but not longer than the progress limit; a pause for weights suspends it
+/// up to a limit of its own.
+async fn within_progress<T>(
+    shared: &Shared,
+    slot: &EngineSlot,
+    wait: impl Future<Output = T>,
+) -> Result<T, EngineError> {
+    let limits = shared.config.lease.progress;
+    let begun = Instant::now();
+    tokio::pin!(wait);
+    let mut paused_for = Duration::ZERO;
+    loop {
+        let step = limits.idle.min(limits.engine_pause);
+        if let Ok(result) = timeout(step, &mut wait).await {
+            return Ok(result);
+        }
+        if slot.is_paused() {
+            paused_for += step;
+        }
+        let (waited, limit) = (begun.elapsed(), limits.idle + paused_for.min(limits.engine_pause));
+        if waited >= limit {
+            return Err(EngineError::Stalled { waited, limit });
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Tends the engines, each one on its own: probes them, and ends streams that are to end.
+
+use std::time::Duration;
+
+use ebbtide_core::ids::PolicyVersion;
+use ebbtide_queue::command::HandBackCause;
+use futures::future::join_all;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::engines::{Condition, EngineSlot, ProbeNews};
+use crate::shared::Shared;
+
+/// Pause before an abort is repeated: a call that had not reached the scheduler escapes the
+/// first one.
+const ABORT_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long an engine may take to end a stream; then the agent closes the connection.
+const ABORT_LIMIT: Duration = Duration::from_secs(1);
+
+/// Tends all engines for as long as it is polled.
+pub(super) async fn tend(shared: &Shared) {
+    let each = shared.engines.iter().map(|slot| async {
+        futures::join!(probe(shared, slot), end_streams(shared, slot));
+    });
+    join_all(each).await;
+}
+
+async fn probe(shared: &Shared, slot: &EngineSlot) {
+    loop {
+        let answer = slot.engine.probe().await;
+        let news = slot.note_probe(answer);
+        apply(shared, slot, news);
+        sleep(shared.config.pace.engine_probe).await;
+    }
+}
+
+fn apply(shared: &Shared, slot: &EngineSlot, news: ProbeNews) {
+    let engine = slot.engine.address();
+    if let Some(condition) = news.condition {
+        match &condition {
+            Condition::Ready(version) => tracing::info!(engine, %version, "engine ready"),
+            Condition::Starting => tracing::info!(engine, "engine starting"),
+            Condition::Loading(why) | Condition::NotReady(why) => {
+                tracing::warn!(engine, why, "engine not ready");
+            }
+        }
+        shared.desk.nudge();
+    }
+    if let Some(version) = news.risen_to {
+        note_weights(shared, slot, version);
+    }
+}
+
+/// Tokens from here on are made by the new weights: a dead stream could not tell any more.
+fn note_weights(shared: &Shared, slot: &EngineSlot, version: PolicyVersion) {
+    let now = Instant::now();
+    let leave = shared.leave(HandBackCause::Weights, now);
+    let going_on =
+        shared.desk.change(|ledger| ledger.note_engine_version(slot.index, version, leave, now));
+    tracing::info!(
+        engine = slot.engine.address(), %version, streams = going_on.len(), "weights changed"
+    );
+    for (unit, offset) in going_on {
+        tracing::debug!(%unit, offset, %version, "stream goes on under new weights");
+    }
+}
+
+/// Aborts what is to end, again and again until each stream has ended; cuts off what does not.
+async fn end_streams(shared: &Shared, slot: &EngineSlot) {
+    let mut changes = shared.desk.subscribe();
+    loop {
+        let cut_before = Instant::now().checked_sub(ABORT_LIMIT);
+        let cut_before = cut_before.unwrap_or_else(Instant::now);
+        let requests = shared.desk.ledger().streams_to_end(slot.index, cut_before);
+        if requests.is_empty() {
+            // The sender lives in `shared`, so the wait cannot end with an error.
+            let _ = changes.changed().await;
+            continue;
+        }
+        match timeout(ABORT_LIMIT, slot.engine.abort(&requests)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "abort not heard"),
+            Err(_) => tracing::debug!(engine = slot.engine.address(), "abort not answered"),
+        }
+        sleep(ABORT_AGAIN).await;
+    }
+}

@@ -1,0 +1,155 @@
+//! What the end of a stream means: for the unit, and for the engine's standing.
+//!
+//! `abort` and errors are never a finish. A unit is blamed (negative acknowledgement, counted as
+//! an attempt) only for a fault while it was being worked on; an engine that took nothing, or a
+//! node that is going away, is not the unit's fault.
+
+use ebbtide_core::work::Finish;
+use ebbtide_queue::command::{HandBackCause, Then};
+
+use crate::engine::{EndReason, EngineError};
+
+/// How a stream ended.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The engine ended it.
+    Ended(EndReason),
+    /// It failed.
+    Failed(EngineError),
+    /// The agent cut it off.
+    Cut,
+}
+
+/// What is known besides.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Circumstances {
+    /// Whether this stream brought any token.
+    pub(super) has_tokens: bool,
+    /// Why the unit leaves, if it does.
+    pub(super) leaving: Option<HandBackCause>,
+    /// Why the node is being emptied, if it is: then its engines may go at any moment.
+    pub(super) draining: Option<HandBackCause>,
+}
+
+/// What the end says about the engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum EngineNote {
+    /// It works.
+    Fine,
+    /// It takes no work now; why.
+    TakesNothing(String),
+    /// It is in doubt until it was probed again; why.
+    InDoubt(String),
+}
+
+/// Judges an end.
+pub(super) fn judge(outcome: Outcome, seen: Circumstances) -> (Then, EngineNote) {
+    match outcome {
+        Outcome::Ended(EndReason::Finished { reason, stop }) => {
+            (Then::Complete(Finish { reason, stop_reason: stop }), EngineNote::Fine)
+        }
+        Outcome::Ended(EndReason::Aborted) => judge_abort(seen),
+        Outcome::Failed(error) => judge_failure(&error, seen),
+        Outcome::Cut => (Then::HandBack(cause_of(seen)), EngineNote::Fine),
+    }
+}
+
+fn judge_abort(seen: Circumstances) -> (Then, EngineNote) {
+    let then = Then::HandBack(cause_of(seen));
+    if seen.leaving.is_some() || seen.has_tokens {
+        return (then, EngineNote::Fine);
+    }
+    let why = "it answers new calls with an abort (it is shutting down, or was told to abort all)";
+    (then, EngineNote::TakesNothing(why.to_owned()))
+}
+
+fn judge_failure(error: &EngineError, seen: Circumstances) -> (Then, EngineNote) {
+    let problem = error.to_string();
+    let note = match error {
+        EngineError::Unable { .. } => EngineNote::TakesNothing(problem.clone()),
+        error if error.is_engine_in_doubt() => EngineNote::InDoubt(problem.clone()),
+        _ => EngineNote::Fine,
+    };
+    let took_nothing =
+        matches!(error, EngineError::Unreachable { .. } | EngineError::Unable { .. });
+    if seen.leaving.is_some() || seen.draining.is_some() || took_nothing {
+        return (Then::HandBack(cause_of(seen)), note);
+    }
+    (Then::Fault(problem), note)
+}
+
+fn cause_of(seen: Circumstances) -> HandBackCause {
+    seen.leaving.or(seen.draining).unwrap_or(HandBackCause::Engine)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ebbtide_core::work::FinishReason;
+
+    use super::*;
+
+    fn unreachable() -> EngineError {
+        EngineError::Unreachable { address: "http://e".to_owned(), problem: "refused".to_owned() }
+    }
+
+    fn died() -> EngineError {
+        EngineError::Failed { code: 500, problem: "EngineCore encountered an issue".to_owned() }
+    }
+
+    fn stalled() -> EngineError {
+        EngineError::Stalled { waited: Duration::from_secs(61), limit: Duration::from_secs(60) }
+    }
+
+    #[test]
+    fn finish_completes_even_a_unit_that_leaves() {
+        let finished = EndReason::Finished { reason: FinishReason::Stop, stop: None };
+        let seen = Circumstances { leaving: Some(HandBackCause::Notice), ..Default::default() };
+        let (then, note) = judge(Outcome::Ended(finished), seen);
+        assert!(matches!(then, Then::Complete(_)));
+        assert_eq!(note, EngineNote::Fine);
+    }
+
+    #[test]
+    fn abort_is_never_a_finish_and_never_an_attempt() {
+        for seen in [
+            Circumstances::default(),
+            Circumstances { has_tokens: true, ..Default::default() },
+            Circumstances { leaving: Some(HandBackCause::Weights), ..Default::default() },
+        ] {
+            let (then, _) = judge(Outcome::Ended(EndReason::Aborted), seen);
+            assert!(matches!(then, Then::HandBack(_)), "{seen:?} gave {then:?}");
+        }
+    }
+
+    #[test]
+    fn engine_that_aborts_new_calls_takes_nothing() {
+        let (then, note) = judge(Outcome::Ended(EndReason::Aborted), Circumstances::default());
+        assert_eq!(then, Then::HandBack(HandBackCause::Engine));
+        assert!(matches!(note, EngineNote::TakesNothing(_)));
+    }
+
+    #[test]
+    fn faults_of_model_and_engine_are_attempts_and_absence_is_not() {
+        let seen = Circumstances { has_tokens: true, ..Default::default() };
+        for (error, is_attempt, is_in_doubt) in [
+            (died(), true, true),
+            (stalled(), true, true),
+            (EngineError::BrokenStream { problem: String::new() }, true, true),
+            (EngineError::Refused { status: 400, problem: String::new() }, true, false),
+            (unreachable(), false, true),
+        ] {
+            let (then, note) = judge(Outcome::Failed(error.clone()), seen);
+            assert_eq!(matches!(then, Then::Fault(_)), is_attempt, "{error}");
+            assert_eq!(matches!(note, EngineNote::InDoubt(_)), is_in_doubt, "{error}");
+        }
+    }
+
+    #[test]
+    fn dying_engine_of_a_draining_node_is_nobodys_fault() {
+        let seen = Circumstances { draining: Some(HandBackCause::Notice), ..Default::default() };
+        let (then, _) = judge(Outcome::Failed(died()), seen);
+        assert_eq!(then, Then::HandBack(HandBackCause::Notice));
+    }
+}

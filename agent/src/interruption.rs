@@ -1,0 +1,316 @@
+//! Flow B, interruption: notice → lease gate closed → hand back what will not finish in time, let
+//! the rest finish → report drained; beside it the Kubernetes node is marked.
+//!
+//! One loop: wait for an [`Event`], take it in, then [`Flow::steer`] compares what should be with
+//! what is. Steering is idempotent, so a repeated notice, a restart or a lost reply needs no case
+//! of its own. The gate comes first, synchronously. The queue and the Kubernetes API are called in
+//! lanes of their own: nothing here waits for either, and neither waits for the other.
+
+mod drain;
+mod key;
+mod node;
+mod notices;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebbtide_queue::client::QueueError;
+use ebbtide_queue::command::HandBackCause;
+use ebbtide_queue::control::{ControlView, DrainReason, DrainRecord};
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+pub use drain::DrainReport;
+
+use crate::gate::ClosedFor;
+use crate::imds::Sighting;
+use crate::marks::{MarkError, NodeMarks};
+use crate::pulse::Loop;
+use crate::shared::{DrainStanding, Shared};
+use drain::{RunningDrain, Want};
+use key::DrainKey;
+use node::NodeLane;
+use notices::{News, Notices};
+
+/// Longest time between two looks at everything, when nothing happens.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// What is left of the time to exit, for the last report of the node.
+const EXIT_RESERVE: Duration = Duration::from_secs(2);
+
+/// Drain reports kept.
+const REPORTS_KEPT: usize = 16;
+
+/// The control keys as they were read at a moment.
+#[derive(Debug, Clone)]
+pub(crate) struct SeenView {
+    pub(crate) view: Arc<ControlView>,
+    pub(crate) at: Instant,
+}
+
+/// What the flow listens to.
+pub(crate) struct Inputs {
+    pub(crate) sightings: mpsc::Receiver<Sighting>,
+    pub(crate) views: watch::Receiver<Option<SeenView>>,
+    pub(crate) shutdown: CancellationToken,
+}
+
+/// Everything that can happen.
+enum Event {
+    /// A metadata source was looked at.
+    Sighted(Sighting),
+    /// The control keys were read.
+    Viewed(SeenView),
+    /// The process is to end.
+    ShutDown,
+    /// Units or streams have changed.
+    HoldingsChanged,
+    /// Something is due.
+    Due,
+    /// The drain key was written, or not.
+    KeyWritten(key::Call, Result<Option<DrainRecord>, QueueError>),
+    /// The node was marked or cleared, or not.
+    NodeMarked(Option<&'static str>, Result<(), MarkError>),
+    /// An operator was told, or not.
+    Told,
+}
+
+/// Calls under way. Each ends in an event.
+type Lanes = FuturesUnordered<BoxFuture<'static, Event>>;
+
+/// Runs until the process may end: everything is handed back, or its time is over.
+pub(crate) async fn run(shared: Arc<Shared>, marks: Arc<dyn NodeMarks>, mut inputs: Inputs) {
+    let mut flow = Flow::new(shared.clone(), marks);
+    let mut changes = shared.desk.subscribe();
+    loop {
+        shared.pulses.beat(Loop::Interruption, Instant::now());
+        let due = flow.next_due(Instant::now());
+        let event = tokio::select! {
+            biased;
+            Some(sighting) = inputs.sightings.recv() => Event::Sighted(sighting),
+            () = inputs.shutdown.cancelled(), if flow.ending_by.is_none() => Event::ShutDown,
+            Ok(()) = inputs.views.changed() => match inputs.views.borrow_and_update().clone() {
+                Some(view) => Event::Viewed(view),
+                None => continue,
+            },
+            Some(event) = flow.lanes.next() => event,
+            Ok(()) = changes.changed() => Event::HoldingsChanged,
+            () = sleep_until(due) => Event::Due,
+        };
+        let now = Instant::now();
+        flow.take_in(event, now);
+        flow.steer(now);
+        if flow.may_end(now) {
+            return;
+        }
+    }
+}
+
+/// The state of the flow.
+struct Flow {
+    shared: Arc<Shared>,
+    notices: Notices,
+    key: DrainKey,
+    node: NodeLane,
+    drain: Option<RunningDrain>,
+    /// When the process ends at the latest, once it is to end.
+    ending_by: Option<Instant>,
+    lanes: Lanes,
+}
+
+impl Flow {
+    fn new(shared: Arc<Shared>, marks: Arc<dyn NodeMarks>) -> Self {
+        Self {
+            notices: Notices::new(shared.config.drain),
+            key: DrainKey::new(&shared.config),
+            node: NodeLane::new(marks, shared.config.node().clone()),
+            drain: None,
+            ending_by: None,
+            lanes: Lanes::new(),
+            shared,
+        }
+    }
+
+    /// Takes in what happened; decides nothing.
+    fn take_in(&mut self, event: Event, now: Instant) {
+        match event {
+            Event::Sighted(sighting) => {
+                let news = self.notices.see(sighting);
+                self.tell_news(news, sighting);
+            }
+            Event::Viewed(seen) => self.key.take_view(&seen),
+            Event::ShutDown => {
+                tracing::info!("shutting down, everything held is handed back");
+                self.ending_by = Some(now + (crate::config::SHUTDOWN_LIMIT - EXIT_RESERVE));
+            }
+            Event::KeyWritten(call, answer) => self.key.take_answer(call, answer, now),
+            Event::NodeMarked(reason, answer) => {
+                if let Err(error) = &answer {
+                    self.shared.metrics.node_mark_failures.inc();
+                    tracing::warn!(%error, "node not marked, trying again");
+                }
+                self.node.take_answer(reason, &answer, now);
+            }
+            Event::HoldingsChanged | Event::Due | Event::Told => {}
+        }
+    }
+
+    /// Brings everything to where it should be, in this order.
+    fn steer(&mut self, now: Instant) {
+        let want = self.wanted(now);
+        self.steer_gate(want, now);
+        self.steer_drain(want, now);
+        self.hand_back(now);
+        self.note_drained(now);
+        self.publish(now);
+        self.key.steer(&self.notices, self.drain.as_ref(), &self.shared, &self.lanes, now);
+        if self.ending_by.is_none() {
+            let reason = self.drain.as_ref().and_then(|drain| drain.mark());
+            self.node.steer(reason, self.key.is_known(), &self.lanes, now);
+        }
+    }
+
+    /// The drain that should be under way: for a notice of this node, or as the key says.
+    fn wanted(&self, now: Instant) -> Option<Want> {
+        let asked = self.key.wanted();
+        let Some(own) = self.notices.emptying(now) else { return asked };
+        let own = Want::for_notice(own.kind, own.deadline);
+        Some(match asked {
+            Some(asked) => own.joined_with(asked),
+            None => own,
+        })
+    }
+
+    fn steer_gate(&self, want: Option<Want>, now: Instant) {
+        let gate = &self.shared.gate;
+        let is_set = |reason, is_wanted: bool| {
+            if is_wanted {
+                gate.close(reason);
+            } else {
+                gate.reopen(reason);
+            }
+        };
+        is_set(ClosedFor::Drain, want.is_some());
+        is_set(ClosedFor::Shutdown, self.ending_by.is_some());
+        is_set(ClosedFor::Rebalance, self.notices.stops_leases(now));
+    }
+
+    /// Begins, tightens or ends the drain.
+    fn steer_drain(&mut self, want: Option<Want>, now: Instant) {
+        match (&mut self.drain, want) {
+            (None, None) => {}
+            (None, Some(want)) => {
+                let drain = RunningDrain::begin(want, &self.shared, now);
+                self.node.tell(drain.event(), &self.lanes);
+                self.drain = Some(drain);
+            }
+            (Some(drain), Some(want)) => drain.tighten(want, now),
+            (Some(drain), None) => {
+                tracing::info!(
+                    reason = drain.reason_word(),
+                    "drain cancelled, work is leased again"
+                );
+                self.drain = None;
+            }
+        }
+    }
+
+    /// The queue lane: whatever will not finish in time leaves now.
+    fn hand_back(&mut self, now: Instant) {
+        if self.ending_by.is_some() {
+            let cause = self.drain.as_ref().map_or(HandBackCause::AgentRestart, |d| d.cause());
+            let leave = self.shared.leave(cause, now);
+            if self.shared.desk.ledger().leave_all(leave, now) > 0 {
+                self.shared.desk.nudge();
+            }
+        } else if let Some(drain) = &mut self.drain {
+            drain.hand_back(&self.shared, now);
+        }
+    }
+
+    fn note_drained(&mut self, now: Instant) {
+        let Some(drain) = &mut self.drain else { return };
+        if let Some(report) = drain.note_progress(&self.shared, now) {
+            self.shared.standing.send_modify(|standing| {
+                if standing.reports.len() == REPORTS_KEPT {
+                    standing.reports.remove(0);
+                }
+                standing.reports.push(report);
+            });
+        }
+    }
+
+    /// Shows the other loops where the node stands.
+    fn publish(&self, now: Instant) {
+        let notice = self.notices.strongest(now);
+        let drain = self.drain.as_ref().map(|drain| DrainStanding {
+            cause: drain.cause(),
+            deadline: drain.deadline(),
+            is_drained: drain.is_drained(),
+        });
+        self.shared.standing.send_if_modified(|standing| {
+            let is_new = standing.notice != notice || standing.drain != drain;
+            standing.notice = notice;
+            standing.drain = drain;
+            is_new
+        });
+    }
+
+    /// Whether the process may end now.
+    fn may_end(&self, now: Instant) -> bool {
+        let Some(ending_by) = self.ending_by else { return false };
+        let is_told = self.drain.is_none() || !self.key.has_call_to_make(self.drain.as_ref());
+        now >= ending_by || (self.shared.is_empty() && is_told)
+    }
+
+    /// When something has to be looked at, whether or not anything happens.
+    fn next_due(&self, now: Instant) -> Instant {
+        let drain = self.drain.as_ref().filter(|_| self.ending_by.is_none());
+        let drain = drain.and_then(RunningDrain::next_due);
+        [drain, self.notices.next_expiry(now), self.key.next_due(), self.node.next_due()]
+            .into_iter()
+            .chain([self.ending_by])
+            .flatten()
+            .fold(now + LOOK_EVERY, Instant::min)
+    }
+
+    fn tell_news(&self, news: News, sighting: Sighting) {
+        match news {
+            News::Nothing => {}
+            News::Announced(kind) => {
+                self.shared.metrics.notice(kind).inc();
+                let lead = self.notices.lead_of(sighting.source);
+                if let Some(lead) = lead {
+                    self.shared.metrics.notice_lead.observe(lead.as_secs_f64());
+                }
+                let lead_ms = lead.map(|lead| lead.as_millis() as u64);
+                tracing::warn!(kind = kind.as_str(), lead_ms, "interruption notice");
+            }
+            News::Tightened(kind) => {
+                tracing::warn!(kind = kind.as_str(), "interruption comes earlier");
+            }
+            News::Withdrawn(kind) => {
+                tracing::info!(kind = kind.as_str(), "interruption notice withdrawn");
+            }
+        }
+    }
+}
+
+/// The word of a reason, in logs and on the node.
+fn word_of(reason: DrainReason) -> &'static str {
+    match reason {
+        DrainReason::Notice => "notice",
+        DrainReason::Rebalance => "rebalance",
+        DrainReason::Maintenance => "maintenance",
+        DrainReason::Lifecycle => "lifecycle",
+        DrainReason::ScaleIn => "scale_in",
+        DrainReason::Swap => "swap",
+        DrainReason::Operator => "operator",
+        DrainReason::Foreign => "foreign",
+        DrainReason::Drill => "drill",
+    }
+}

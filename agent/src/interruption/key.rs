@@ -1,0 +1,253 @@
+//! The replica's drain key in Redis: what others ask of this replica, and what they are told.
+//!
+//! The key is the truth between agents, controller and operators. One call at a time, repeated
+//! with bounded pauses; while the queue is away the drain goes on without it.
+
+use std::time::Duration;
+
+use ebbtide_core::ids::ReplicaId;
+use ebbtide_queue::client::QueueError;
+use ebbtide_queue::control::{DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState};
+use futures::FutureExt;
+use tokio::time::Instant;
+
+use super::drain::{RunningDrain, Want};
+use super::notices::Notices;
+use super::{Event, Lanes, SeenView};
+use crate::backoff::Backoff;
+use crate::config::AgentConfig;
+use crate::shared::Shared;
+
+/// Bounds of the pause after a call that was not answered.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Difference of two deadlines below which they are the same: clocks and calls are not exact.
+const DEADLINE_SLACK: Duration = Duration::from_secs(1);
+
+/// A write of the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Call {
+    /// This node has a notice that empties it.
+    Request(Want),
+    /// The drain has come this far, or is taken back.
+    Report(DrainState),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct DrainKey {
+    replica: ReplicaId,
+    leads_replica: bool,
+    /// How requests of this node's agents begin; a restarted agent knows its predecessor's.
+    own_prefix: String,
+    own_request: Option<String>,
+    /// The key as last seen.
+    seen: Option<SeenDrain>,
+    /// Whether the key was ever read.
+    is_known: bool,
+    /// A request that was taken back; a view from before must not bring it to life.
+    taken_back: Option<String>,
+    is_calling: bool,
+    try_at: Option<Instant>,
+    backoff: Backoff,
+}
+
+#[derive(Debug, Clone)]
+struct SeenDrain {
+    record: DrainRecord,
+    deadline: Instant,
+}
+
+impl SeenDrain {
+    fn is_active(&self) -> bool {
+        self.record.state != DrainState::Cancelled
+    }
+}
+
+impl DrainKey {
+    pub(super) fn new(config: &AgentConfig) -> Self {
+        Self {
+            replica: config.replica.clone(),
+            leads_replica: config.leads_replica,
+            own_prefix: format!("notice-{}-", config.node()),
+            own_request: None,
+            seen: None,
+            is_known: false,
+            taken_back: None,
+            is_calling: false,
+            try_at: None,
+            backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX),
+        }
+    }
+
+    /// Whether the key was read at least once, so that its absence means something.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known
+    }
+
+    /// Takes in a reading of all keys.
+    pub(super) fn take_view(&mut self, seen: &SeenView) {
+        self.is_known = true;
+        let record = seen.view.drains.iter().find(|drain| drain.replica == self.replica);
+        let Some(record) = record else {
+            // A replica that is being terminated does not come back because its key is gone.
+            self.seen.take_if(|seen| seen.record.state != DrainState::Terminating);
+            return;
+        };
+        let is_taken_back = self.taken_back.as_ref() == Some(&record.request_id);
+        if is_taken_back && record.state != DrainState::Cancelled {
+            return;
+        }
+        let remaining = record.deadline.remaining(seen.view.now);
+        self.note(record.clone(), seen.at + remaining);
+    }
+
+    /// Keeps the monotonic deadline of a record whose own deadline is the same.
+    fn note(&mut self, record: DrainRecord, deadline: Instant) {
+        let known = self.seen.as_ref().filter(|known| {
+            known.record.request_id == record.request_id && known.record.deadline == record.deadline
+        });
+        let deadline = known.map_or(deadline, |known| known.deadline);
+        self.seen = Some(SeenDrain { record, deadline });
+    }
+
+    /// The drain that the key asks for.
+    pub(super) fn wanted(&self) -> Option<Want> {
+        let seen = self.seen.as_ref().filter(|seen| seen.is_active())?;
+        Some(Want { reason: seen.record.reason, kind: None, deadline: seen.deadline })
+    }
+
+    /// Makes the call that is due, if one is.
+    pub(super) fn steer(
+        &mut self,
+        notices: &Notices,
+        drain: Option<&RunningDrain>,
+        shared: &Shared,
+        lanes: &Lanes,
+        now: Instant,
+    ) {
+        if self.is_calling || self.try_at.is_some_and(|at| at > now) {
+            return;
+        }
+        self.try_at = None;
+        let Some(call) = self.due_call(notices, drain, now) else { return };
+        let queue = shared.queue.clone();
+        let write = match call {
+            Call::Request(own) => {
+                let request = self.request(own, now);
+                async move { queue.request_drain(request).await.map(Some) }.boxed()
+            }
+            Call::Report(state) => {
+                let Some(progress) = self.progress(state) else { return };
+                async move { queue.report_drain(progress).await }.boxed()
+            }
+        };
+        self.is_calling = true;
+        lanes.push(write.map(move |answer| Event::KeyWritten(call, answer)).boxed());
+    }
+
+    fn due_call(
+        &self,
+        notices: &Notices,
+        drain: Option<&RunningDrain>,
+        now: Instant,
+    ) -> Option<Call> {
+        let active = self.seen.as_ref().filter(|seen| seen.is_active());
+        if let Some(own) = notices.emptying(now) {
+            let own = Want::for_notice(own.kind, own.deadline);
+            let is_told = active.is_some_and(|seen| {
+                let is_early = seen.deadline <= own.deadline + DEADLINE_SLACK;
+                let is_notice = seen.record.reason == DrainReason::Notice;
+                is_early && (is_notice || own.reason != DrainReason::Notice)
+            });
+            if !is_told {
+                return Some(Call::Request(own));
+            }
+        } else if let Some(seen) = active {
+            let is_ours = seen.record.request_id.starts_with(&self.own_prefix);
+            let may_cancel = seen.record.state != DrainState::Terminating;
+            if is_ours && may_cancel && notices.is_quiet(now) {
+                return Some(Call::Report(DrainState::Cancelled));
+            }
+        }
+        self.due_report(drain)
+    }
+
+    fn due_report(&self, drain: Option<&RunningDrain>) -> Option<Call> {
+        let seen = self.seen.as_ref().filter(|seen| seen.is_active())?;
+        let is_drained = drain?.is_drained();
+        let reached = if is_drained { DrainState::Drained } else { DrainState::Draining };
+        (self.leads_replica && seen.record.state < reached).then_some(Call::Report(reached))
+    }
+
+    /// Whether others still have to be told how far the drain is.
+    pub(super) fn has_call_to_make(&self, drain: Option<&RunningDrain>) -> bool {
+        self.is_calling || self.due_report(drain).is_some()
+    }
+
+    fn request(&mut self, own: Want, now: Instant) -> DrainRequest {
+        let fresh = || format!("{}{}", self.own_prefix, uuid::Uuid::new_v4());
+        let request_id = self.own_request.clone().unwrap_or_else(fresh);
+        self.own_request = Some(request_id.clone());
+        DrainRequest {
+            replica: self.replica.clone(),
+            request_id,
+            generation: 0,
+            reason: own.reason,
+            remaining: own.deadline.saturating_duration_since(now),
+        }
+    }
+
+    fn progress(&self, state: DrainState) -> Option<DrainProgress> {
+        let seen = self.seen.as_ref()?;
+        Some(DrainProgress {
+            replica: self.replica.clone(),
+            request_id: seen.record.request_id.clone(),
+            generation: 0,
+            state,
+        })
+    }
+
+    /// Takes in the answer to a call.
+    pub(super) fn take_answer(
+        &mut self,
+        call: Call,
+        answer: Result<Option<DrainRecord>, QueueError>,
+        now: Instant,
+    ) {
+        self.is_calling = false;
+        let record = match answer {
+            Ok(record) => record,
+            Err(error) => {
+                if self.backoff.failures() == 0 {
+                    tracing::warn!(%error, "drain key not written, the drain goes on without it");
+                }
+                self.try_at = Some(now + self.backoff.next_pause());
+                return;
+            }
+        };
+        self.backoff.reset();
+        // The answer is the state that holds; asking for the same again at once would be idle.
+        self.try_at = Some(now + PAUSE_MIN);
+        let Some(record) = record else {
+            self.seen = None;
+            return;
+        };
+        if record.state == DrainState::Cancelled {
+            self.taken_back = Some(record.request_id.clone());
+            self.own_request = None;
+        }
+        let known = self.seen.as_ref().map(|seen| seen.deadline);
+        let deadline = match call {
+            Call::Request(own) => known.map_or(own.deadline, |known| known.min(own.deadline)),
+            Call::Report(_) => known.unwrap_or(now),
+        };
+        self.note(record, deadline);
+    }
+
+    /// When an unanswered call is repeated.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.try_at.filter(|_| !self.is_calling)
+    }
+}

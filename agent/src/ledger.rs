@@ -1,0 +1,297 @@
+//! What this agent holds: leased units, their tokens, open engine streams, and the counts.
+//!
+//! A synchronous state machine behind one lock ([`Desk`]): stream tasks report tokens and ends,
+//! the writer takes what is to be written and settles the answers, the drain says which units
+//! leave. Invariants: a unit is written by the writer alone; what ends a unit is written once and
+//! repeated until it is answered; a token received is stored, waits in a tail, or is counted as
+//! dropped.
+
+mod counts;
+mod desk;
+mod speed;
+mod tail;
+mod unit;
+mod writing;
+
+use std::collections::BTreeMap;
+
+use ebbtide_core::drain::{InFlightUnit, ResponseLengths};
+use ebbtide_core::ids::{PolicyVersion, UnitId};
+use ebbtide_core::time::UnixMillis;
+use ebbtide_core::work::ResumePolicy;
+use ebbtide_queue::command::{HandBackCause, Then};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+pub use counts::AgentCounts;
+pub(crate) use desk::Desk;
+pub(crate) use unit::{Admission, AdmissionTerms, StreamJob};
+pub(crate) use writing::Settled;
+
+use crate::engine::{RequestId, WeightSpan};
+use unit::{HeldUnit, Phase};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    units: BTreeMap<UnitId, HeldUnit>,
+    streams: BTreeMap<RequestId, OpenStream>,
+    lengths: ResponseLengths,
+    counts: AgentCounts,
+}
+
+/// A stream that the engine has not ended yet. It may outlive its unit.
+#[derive(Debug)]
+struct OpenStream {
+    unit: UnitId,
+    engine: usize,
+    /// When its end was asked for first.
+    end_asked_at: Option<Instant>,
+    cut: CancellationToken,
+}
+
+/// What became of tokens that a stream reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// Kept.
+    Kept,
+    /// Kept, and so many wait that they should be stored soon.
+    Plenty,
+    /// The unit is no longer held here: the stream may as well end.
+    Unwanted,
+}
+
+/// How a stream ended, as far as its unit is concerned.
+#[derive(Debug)]
+pub(crate) struct StreamResult {
+    /// What becomes of the unit, unless it is leaving already.
+    pub(crate) then: Then,
+    /// The engine's own account of the weights.
+    pub(crate) spans: Vec<WeightSpan>,
+}
+
+/// A unit that leaves, in the order in which it is to be handed back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Leave {
+    /// Why.
+    pub(crate) cause: HandBackCause,
+    /// When it is handed back even if its stream has not ended.
+    pub(crate) write_by: Instant,
+}
+
+impl Ledger {
+    /// Tokens of a stream.
+    pub(crate) fn receive(
+        &mut self,
+        request: &RequestId,
+        ids: &[i32],
+        logprobs: &[f32],
+        plenty: usize,
+        clocks: (Instant, UnixMillis),
+    ) -> Received {
+        let (now, wall_now) = clocks;
+        self.counts.tokens_received += ids.len() as u64;
+        let Some(unit) = self.unit_of(request) else {
+            self.counts.tokens_dropped += ids.len() as u64;
+            return Received::Unwanted;
+        };
+        unit.tail.push(ids, logprobs, wall_now);
+        unit.meter.record(u32::try_from(ids.len()).unwrap_or(u32::MAX), now);
+        if unit.tail.fresh_tokens() >= plenty { Received::Plenty } else { Received::Kept }
+    }
+
+    /// A stream has ended. A unit that was leaving goes back, unless it is finished after all.
+    pub(crate) fn end_stream(&mut self, request: &RequestId, result: StreamResult) {
+        if let Some(unit) = self.unit_of(request) {
+            unit.tail.correct(&result.spans, unit.base);
+            unit.phase = match (&unit.phase, result.then) {
+                (_, Then::Complete(finish)) => Phase::Ended(Then::Complete(finish)),
+                (Phase::Leaving(leave), _) => Phase::Ended(Then::HandBack(leave.cause)),
+                (_, then) => Phase::Ended(then),
+            };
+        }
+        self.streams.remove(request);
+    }
+
+    /// Why the unit of a stream leaves, if it does.
+    pub(crate) fn leaving_cause(&self, request: &RequestId) -> Option<HandBackCause> {
+        let unit = self.units.get(&self.streams.get(request)?.unit)?;
+        match unit.phase {
+            Phase::Leaving(leave) => Some(leave.cause),
+            _ => None,
+        }
+    }
+
+    /// Lets units leave, in this order: their streams are to end, then they are handed back.
+    /// Units that have ended or leave already are passed over. Returns how many leave now.
+    pub(crate) fn leave<'a>(
+        &mut self,
+        units: impl Iterator<Item = &'a UnitId>,
+        leave: Leave,
+        now: Instant,
+    ) -> usize {
+        let mut leaving = 0;
+        for (rank, id) in units.enumerate() {
+            let Some(unit) = self.units.get_mut(id) else { continue };
+            if !matches!(unit.phase, Phase::Streaming) {
+                continue;
+            }
+            unit.phase = Phase::Leaving(leave);
+            unit.rank = rank;
+            leaving += 1;
+            let request = unit.request.clone();
+            self.ask_end(&request, now);
+        }
+        leaving
+    }
+
+    /// Lets every unit leave that is not ending already.
+    pub(crate) fn leave_all(&mut self, leave: Leave, now: Instant) -> usize {
+        let units: Vec<UnitId> = self.units.keys().cloned().collect();
+        self.leave(units.iter(), leave, now)
+    }
+
+    /// The run's version has risen: units that restart under newer weights leave.
+    pub(crate) fn note_run_version(
+        &mut self,
+        version: PolicyVersion,
+        leave: Leave,
+        now: Instant,
+    ) -> usize {
+        let outdated = self.restarting(|unit| unit.run_version < version);
+        self.leave(outdated.iter(), leave, now)
+    }
+
+    /// An engine's weights have risen: tokens from now on are made by them, and units that
+    /// restart under newer weights leave. Returns the units that go on, with their offsets.
+    pub(crate) fn note_engine_version(
+        &mut self,
+        engine: usize,
+        version: PolicyVersion,
+        leave: Leave,
+        now: Instant,
+    ) -> Vec<(UnitId, u32)> {
+        let outdated =
+            self.restarting(|unit| unit.engine == engine && unit.tail.version() < version);
+        self.leave(outdated.iter(), leave, now);
+        let streaming = self
+            .units
+            .iter_mut()
+            .filter(|(_, unit)| unit.engine == engine && matches!(unit.phase, Phase::Streaming));
+        streaming
+            .map(|(id, unit)| {
+                unit.tail.raise_version(version);
+                (id.clone(), unit.tail.end())
+            })
+            .collect()
+    }
+
+    fn restarting(&self, is_outdated: impl Fn(&HeldUnit) -> bool) -> Vec<UnitId> {
+        let outdated = self.units.iter().filter(|(_, unit)| {
+            unit.group.resume_policy == ResumePolicy::RestartIfNewer && is_outdated(unit)
+        });
+        outdated.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The queue says that a lease is lost. What is being written is left to its answer.
+    pub(crate) fn lose(&mut self, id: &UnitId, now: Instant) -> bool {
+        let is_streaming = self
+            .units
+            .get(id)
+            .is_some_and(|unit| matches!(unit.phase, Phase::Streaming | Phase::Leaving(_)));
+        if is_streaming {
+            self.counts.units_lost += 1;
+            self.forget(id, now);
+        }
+        is_streaming
+    }
+
+    /// Drops a unit with what is not stored of it, and ends its stream.
+    fn forget(&mut self, id: &UnitId, now: Instant) {
+        let Some(mut unit) = self.units.remove(id) else { return };
+        self.counts.tokens_dropped += unit.tail.clear();
+        self.ask_end(&unit.request, now);
+    }
+
+    fn ask_end(&mut self, request: &RequestId, now: Instant) {
+        if let Some(stream) = self.streams.get_mut(request) {
+            stream.end_asked_at.get_or_insert(now);
+        }
+    }
+
+    /// Streams of an engine that are to end; those asked before `cut_before` are cut off.
+    pub(crate) fn streams_to_end(&self, engine: usize, cut_before: Instant) -> Vec<RequestId> {
+        let asked = self.streams.iter().filter(|(_, stream)| stream.engine == engine);
+        asked
+            .filter_map(|(request, stream)| Some((request, stream, stream.end_asked_at?)))
+            .map(|(request, stream, asked_at)| {
+                if asked_at < cut_before {
+                    stream.cut.cancel();
+                }
+                request.clone()
+            })
+            .collect()
+    }
+
+    /// Streams that an engine has open for this agent.
+    pub(crate) fn open_streams(&self, engine: usize) -> usize {
+        self.streams.values().filter(|stream| stream.engine == engine).count()
+    }
+
+    /// Units held, whatever their phase.
+    pub(crate) fn held(&self) -> usize {
+        self.units.len()
+    }
+
+    /// Nothing is held and no stream is open.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.units.is_empty() && self.streams.is_empty()
+    }
+
+    /// Units that are being worked on, as a drain plan wants them.
+    pub(crate) fn in_flight(&self, now: Instant) -> Vec<InFlightUnit> {
+        let streaming =
+            || self.units.iter().filter(|(_, unit)| matches!(unit.phase, Phase::Streaming));
+        let mut pooled: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+        for (_, unit) in streaming() {
+            pooled.entry(unit.engine).or_default().extend(unit.meter.rates(now));
+        }
+        streaming()
+            .map(|(id, unit)| {
+                let own: Vec<f64> = unit.meter.rates(now).collect();
+                let pooled = pooled.get(&unit.engine).map_or(&[][..], Vec::as_slice);
+                InFlightUnit {
+                    unit: id.clone(),
+                    tokens: unit.tail.end(),
+                    max_tokens: unit.group.sampling.max_tokens,
+                    slow_tokens_per_second: speed::slow_rate(&own, pooled),
+                }
+            })
+            .collect()
+    }
+
+    /// Lengths of the responses that finished here.
+    pub(crate) fn lengths(&self) -> &ResponseLengths {
+        &self.lengths
+    }
+
+    /// What happened so far.
+    pub(crate) fn counts(&self) -> AgentCounts {
+        AgentCounts { tokens_waiting: self.waiting_tokens(), ..self.counts.clone() }
+    }
+
+    /// Tokens received, neither stored nor dropped.
+    pub(crate) fn waiting_tokens(&self) -> u64 {
+        let gone = self.counts.tokens_stored + self.counts.tokens_dropped;
+        self.counts.tokens_received.saturating_sub(gone)
+    }
+
+    /// The unit that a stream works for; none when it has ended or is held no longer.
+    fn unit_of(&mut self, request: &RequestId) -> Option<&mut HeldUnit> {
+        let id = &self.streams.get(request)?.unit;
+        let is_worked_on = |unit: &&mut HeldUnit| {
+            unit.request == *request && !matches!(unit.phase, Phase::Ended(_))
+        };
+        self.units.get_mut(id).filter(is_worked_on)
+    }
+}

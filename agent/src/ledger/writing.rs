@@ -1,0 +1,176 @@
+//! The writer's side of the ledger: what is to be written now, and what the answers mean.
+
+use ebbtide_core::ids::UnitId;
+use ebbtide_core::work::FinishReason;
+use ebbtide_queue::client::QueueError;
+use ebbtide_queue::command::{HandBackCause, Renewal, Then, UnitWrite, Waiting, WriteReply};
+use tokio::time::Instant;
+
+use super::Ledger;
+use super::unit::{HeldUnit, Phase};
+
+/// What was sent for one unit, to be settled by its answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SentWrite {
+    unit: UnitId,
+    chunks: usize,
+    then: Then,
+}
+
+/// What the answers to a batch of writes mean together.
+#[derive(Debug, Default)]
+pub(crate) struct Settled {
+    /// The first reason to try again later.
+    pub(crate) retry: Option<String>,
+    /// Units that turned out to be held by somebody else, or to be gone.
+    pub(crate) lost: usize,
+    /// Finished samples that were stored.
+    pub(crate) completed: usize,
+    /// Units given back for each cause.
+    pub(crate) handed_back: Vec<HandBackCause>,
+    /// Faults that were told, for the log.
+    pub(crate) faults: Vec<(UnitId, String)>,
+}
+
+impl Ledger {
+    /// What is to be written: ends always, in the order in which units leave; new tokens when
+    /// `is_due` or when a unit has at least `plenty` of them.
+    pub(crate) fn collect(
+        &mut self,
+        is_due: bool,
+        plenty: usize,
+        now: Instant,
+    ) -> (Vec<UnitWrite>, Vec<SentWrite>) {
+        let mut batch: Vec<(usize, UnitWrite, SentWrite)> = Vec::new();
+        for (id, unit) in &mut self.units {
+            let (rank, then) = match &unit.phase {
+                Phase::Ended(then @ Then::Complete(_)) => (COMPLETIONS_RANK, then.clone()),
+                Phase::Ended(then) => (unit.rank, then.clone()),
+                Phase::Leaving(leave) if leave.write_by <= now => {
+                    (unit.rank, Then::HandBack(leave.cause))
+                }
+                _ if unit.tail.is_empty() => continue,
+                _ if is_due || unit.tail.fresh_tokens() >= plenty => (APPENDS_RANK, Then::Continue),
+                _ => continue,
+            };
+            let tail = unit.tail.send().to_vec();
+            let sent = SentWrite { unit: id.clone(), chunks: tail.len(), then: then.clone() };
+            let fencing_token = unit.fencing_token;
+            let write = UnitWrite { unit: id.clone(), fencing_token, tail, then };
+            batch.push((rank, write, sent));
+        }
+        batch.sort_by_key(|(rank, ..)| *rank);
+        batch.into_iter().map(|(_, write, sent)| (write, sent)).unzip()
+    }
+
+    /// When the next unit has to be handed back although its stream has not ended.
+    pub(crate) fn next_write_by(&self) -> Option<Instant> {
+        let leaving = self.units.values().filter_map(|unit| match &unit.phase {
+            Phase::Leaving(leave) => Some(leave.write_by),
+            _ => None,
+        });
+        leaving.min()
+    }
+
+    /// Takes in the answers to what was collected.
+    pub(crate) fn settle(
+        &mut self,
+        sent: Vec<SentWrite>,
+        replies: Vec<Result<WriteReply, QueueError>>,
+        now: Instant,
+    ) -> Settled {
+        let mut settled = Settled::default();
+        for (sent, reply) in sent.into_iter().zip(replies) {
+            match reply {
+                Ok(WriteReply::Ok) => self.settle_done(sent, &mut settled, now),
+                Ok(WriteReply::AlreadyDone) if sent.then != Then::Continue => {
+                    self.settle_done(sent, &mut settled, now);
+                }
+                Ok(WriteReply::AlreadyDone | WriteReply::Fenced | WriteReply::Unknown) => {
+                    settled.lost += 1;
+                    self.counts.units_lost += 1;
+                    self.forget(&sent.unit, now);
+                }
+                Ok(WriteReply::Offset(stored)) => self.realign(&sent.unit, stored, now),
+                Ok(WriteReply::BadVersion) => {
+                    self.give_up_tail(&sent.unit, HandBackCause::Weights, now);
+                }
+                Ok(WriteReply::Busy) => {
+                    settled.retry.get_or_insert("memory is short".to_owned());
+                }
+                Err(error) => {
+                    settled.retry.get_or_insert(error.to_string());
+                }
+            }
+        }
+        settled
+    }
+
+    fn settle_done(&mut self, sent: SentWrite, settled: &mut Settled, now: Instant) {
+        let Some(unit) = self.units.get_mut(&sent.unit) else { return };
+        self.counts.tokens_stored += unit.tail.stored(sent.chunks);
+        match sent.then {
+            Then::Continue => return,
+            Then::Complete(finish) => {
+                self.counts.units_completed += 1;
+                settled.completed += 1;
+                if finish.reason != FinishReason::Length || is_at_limit(unit) {
+                    let length = unit.tail.end();
+                    self.lengths.record(length);
+                }
+            }
+            Then::HandBack(cause) => {
+                *self.counts.units_handed_back.entry(cause).or_default() += 1;
+                settled.handed_back.push(cause);
+            }
+            Then::Fault(problem) => {
+                self.counts.units_faulted += 1;
+                settled.faults.push((sent.unit.clone(), problem));
+            }
+        }
+        self.forget(&sent.unit, now);
+    }
+
+    /// The queue's tokens end elsewhere: goes on from there if these do, else gives the unit back
+    /// as the queue has it.
+    fn realign(&mut self, id: &UnitId, stored: u32, now: Instant) {
+        let Some(unit) = self.units.get_mut(id) else { return };
+        match unit.tail.realign(stored) {
+            Some(tokens) => self.counts.tokens_stored += tokens,
+            None => self.give_up_tail(id, HandBackCause::Engine, now),
+        }
+    }
+
+    /// Throws away what the queue refuses; the unit goes back with what is stored.
+    fn give_up_tail(&mut self, id: &UnitId, cause: HandBackCause, now: Instant) {
+        let Some(unit) = self.units.get_mut(id) else { return };
+        self.counts.tokens_dropped += unit.tail.clear();
+        unit.phase = Phase::Ended(Then::HandBack(cause));
+        let request = unit.request.clone();
+        self.ask_end(&request, now);
+    }
+
+    /// One renewal for every lease held.
+    pub(crate) fn renewals(
+        &self,
+        ttl: std::time::Duration,
+        is_paused: impl Fn(usize) -> bool,
+    ) -> Vec<Renewal> {
+        let renewal = |(id, unit): (&UnitId, &HeldUnit)| Renewal {
+            unit: id.clone(),
+            fencing_token: unit.fencing_token,
+            ttl,
+            waiting: if is_paused(unit.engine) { Waiting::EnginePause } else { Waiting::Nothing },
+        };
+        self.units.iter().map(renewal).collect()
+    }
+}
+
+/// Ends that leave come first, in their order, then completions, then appends.
+const COMPLETIONS_RANK: usize = usize::MAX - 1;
+const APPENDS_RANK: usize = usize::MAX;
+
+/// Whether a length finish is the unit's own limit, not that of the engine's context.
+fn is_at_limit(unit: &HeldUnit) -> bool {
+    unit.tail.end() >= unit.group.sampling.max_tokens
+}

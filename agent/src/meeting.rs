@@ -1,0 +1,246 @@
+//! Meets the others in the queue's control keys: reads them, and reports the node.
+//!
+//! Read at least every interval, and soon after somebody says that something has changed. Reports
+//! are written at every interval, and at once when the node's standing changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::client::QueueError;
+use ebbtide_queue::control::{ControlView, EngineRecord, NodeRecord, NodeState};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::backoff::Backoff;
+use crate::hosting::Condition;
+use crate::interruption::SeenView;
+use crate::pulse::Loop;
+use crate::shared::Shared;
+
+/// Silence of the controller's reaper after which agents with room reap.
+const REAPER_SILENCE: Duration = Duration::from_secs(3);
+
+/// Expired leases that one call returns on each shard.
+const REAP_LIMIT: usize = 64;
+
+/// Bounds of the pause while the queue is away.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Time limit of the last report.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Reads and reports for as long as it is polled.
+pub(crate) async fn meet(shared: &Shared, views: watch::Sender<Option<SeenView>>) {
+    let meet_every = shared.config.pace.meet_every;
+    let mut standing = shared.standing.subscribe();
+    let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
+    let mut reporter = Reporter::default();
+    let mut report_at = Instant::now();
+    loop {
+        let begun = Instant::now();
+        shared.pulses.beat(Loop::Meeting, begun);
+        let is_report_due = begun >= report_at || standing.has_changed().unwrap_or(false);
+        let met = exchange(shared, &views, &mut reporter, is_report_due).await;
+        if is_report_due {
+            standing.mark_unchanged();
+            report_at = begun + meet_every;
+        }
+        match met {
+            Ok(()) => {
+                if backoff.failures() > 0 {
+                    tracing::info!("queue is back");
+                    backoff.reset();
+                }
+                // Hints come in showers; one look answers many.
+                sleep_until(begun + meet_every / 4).await;
+                tokio::select! {
+                    () = sleep_until(report_at) => {}
+                    () = shared.queue.woken() => {}
+                    _ = standing.changed() => standing.mark_changed(),
+                }
+            }
+            Err(error) => {
+                if backoff.failures() == 0 {
+                    tracing::warn!(%error, "queue does not answer, running work goes on");
+                }
+                tokio::time::sleep(backoff.next_pause()).await;
+            }
+        }
+    }
+}
+
+async fn exchange(
+    shared: &Shared,
+    views: &watch::Sender<Option<SeenView>>,
+    reporter: &mut Reporter,
+    is_report_due: bool,
+) -> Result<(), QueueError> {
+    let view = shared.queue.view().await?;
+    let at = Instant::now();
+    shared.queue_answered_at.send_replace(Some(at));
+    shared.note_run_version(view.version.version);
+    if is_report_due {
+        reporter.report(shared, view.now, at).await?;
+        reap_for_the_controller(shared, &view).await;
+    }
+    views.send_replace(Some(SeenView { view: Arc::new(view), at }));
+    Ok(())
+}
+
+/// Recovery must survive a dead controller: agents with room reap when nobody else does.
+async fn reap_for_the_controller(shared: &Shared, view: &ControlView) {
+    let silence = view.reaper_beat.map(|beat| view.now.since(beat));
+    let capacity = shared.engines.len() * shared.config.concurrency_per_engine;
+    let has_room = shared.desk.ledger().held() < capacity;
+    if !has_room || silence.is_some_and(|silence| silence <= REAPER_SILENCE) {
+        return;
+    }
+    match shared.queue.reap(REAP_LIMIT).await {
+        Ok(0) => {}
+        Ok(units) => tracing::info!(units, "expired leases returned in the controller's place"),
+        Err(error) => tracing::debug!(%error, "expired leases not returned"),
+    }
+}
+
+/// Remembers what the last report said, for the speed since then.
+#[derive(Debug, Default)]
+struct Reporter {
+    last: Option<(Instant, u64)>,
+}
+
+impl Reporter {
+    /// `server_now`: the store's clock at `at`.
+    async fn report(
+        &mut self,
+        shared: &Shared,
+        server_now: UnixMillis,
+        at: Instant,
+    ) -> Result<(), QueueError> {
+        let tokens_per_second = self.speed(shared, at);
+        observe(shared, tokens_per_second);
+        let record = node_record(shared, tokens_per_second, server_now, at);
+        shared.queue.put_node(record).await?;
+        for record in engine_records(shared) {
+            shared.queue.put_engine(record).await?;
+        }
+        Ok(())
+    }
+
+    fn speed(&mut self, shared: &Shared, at: Instant) -> f64 {
+        let received = shared.desk.ledger().counts().tokens_received;
+        let speed = self.last.map(|(since, before)| {
+            (received - before) as f64 / (at - since).as_secs_f64().max(f64::EPSILON)
+        });
+        self.last = Some((at, received));
+        speed.unwrap_or(0.0)
+    }
+}
+
+fn observe(shared: &Shared, tokens_per_second: f64) {
+    let ledger = shared.desk.ledger();
+    let (held, waiting) = (ledger.held(), ledger.waiting_tokens());
+    drop(ledger);
+    let ready = shared.engines.iter().filter(|slot| slot.admits(Instant::now()).is_some()).count();
+    let metrics = &shared.metrics;
+    metrics.in_flight.set(i64::try_from(held).unwrap_or(i64::MAX));
+    metrics.tokens_waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    metrics.engines_ready.set(i64::try_from(ready).unwrap_or(i64::MAX));
+    metrics.gate_open.set(i64::from(shared.gate.is_open()));
+    metrics.tokens_per_second.set(tokens_per_second);
+}
+
+fn node_record(
+    shared: &Shared,
+    tokens_per_second: f64,
+    server_now: UnixMillis,
+    at: Instant,
+) -> NodeRecord {
+    let identity = shared.identity();
+    let notice = shared.standing.borrow().notice;
+    let notice_deadline = notice.and_then(|(_, deadline)| deadline);
+    let held = shared.desk.ledger().held();
+    NodeRecord {
+        node: shared.config.node().clone(),
+        holder: shared.config.holder.clone(),
+        replica: shared.config.replica.clone(),
+        instance_id: identity.instance_id,
+        zone: identity.zone,
+        market: identity.market,
+        state: node_state(shared),
+        fabric: shared.config.fabric,
+        in_flight: u32::try_from(held).unwrap_or(u32::MAX),
+        tokens_per_second,
+        weights_version: common_version(shared),
+        notice_kind: notice.map(|(kind, _)| kind.as_str().to_owned()),
+        notice_deadline: notice_deadline
+            .map(|deadline| server_now.plus(deadline.saturating_duration_since(at))),
+        heartbeat: server_now,
+    }
+}
+
+/// How far the node is on its way into or out of service.
+pub(crate) fn node_state(shared: &Shared) -> NodeState {
+    if let Some(drain) = shared.standing.borrow().drain {
+        return if drain.is_drained { NodeState::Drained } else { NodeState::Draining };
+    }
+    if !shared.gate.is_open() {
+        return NodeState::NotReady;
+    }
+    let conditions: Vec<Condition> = shared.engines.iter().map(|slot| slot.condition()).collect();
+    let has = |is_such: fn(&Condition) -> bool| conditions.iter().any(is_such);
+    if conditions.is_empty() || has(|condition| matches!(condition, Condition::Ready(_))) {
+        NodeState::Ready
+    } else if has(|condition| matches!(condition, Condition::Loading(_))) {
+        NodeState::Loading
+    } else if has(|condition| matches!(condition, Condition::Starting)) {
+        NodeState::Starting
+    } else {
+        NodeState::NotReady
+    }
+}
+
+/// The weights of the engines, when all that are ready agree.
+fn common_version(shared: &Shared) -> Option<ebbtide_core::ids::PolicyVersion> {
+    let mut versions = shared.engines.iter().filter_map(|slot| match slot.condition() {
+        Condition::Ready(version) => Some(version),
+        _ => None,
+    });
+    let first = versions.next()?;
+    versions.all(|version| version == first).then_some(first)
+}
+
+fn engine_records(shared: &Shared) -> Vec<EngineRecord> {
+    let record = |slot: &Arc<crate::hosting::EngineSlot>| {
+        let (weights_version, state) = match slot.condition() {
+            Condition::Ready(version) => (Some(version), "ready".to_owned()),
+            Condition::Starting => (None, "starting".to_owned()),
+            Condition::Loading(why) | Condition::NotReady(why) => (None, why),
+        };
+        EngineRecord {
+            replica: shared.config.replica.clone(),
+            index: u16::try_from(slot.index).unwrap_or(u16::MAX),
+            address: slot.engine.address().to_owned(),
+            kind: slot.engine.kind().to_owned(),
+            weights_version,
+            state,
+            heartbeat: UnixMillis::default(),
+        }
+    };
+    shared.engines.iter().map(record).collect()
+}
+
+/// The last report of a process that ends; nobody waits long for it.
+pub(crate) async fn say_goodbye(shared: &Shared) {
+    let goodbye = async {
+        let view = shared.queue.view().await?;
+        let record = node_record(shared, 0.0, view.now, Instant::now());
+        shared.queue.put_node(record).await
+    };
+    match timeout(GOODBYE_LIMIT, goodbye).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "last report not written"),
+        Err(_) => tracing::debug!("last report not answered"),
+    }
+}

@@ -1,0 +1,210 @@
+//! The agent's metrics. Labels come from closed sets only; never a node, unit or event id.
+
+use std::collections::BTreeMap;
+
+use ebbtide_core::notice::NoticeKind;
+use ebbtide_core::work::Chunk;
+use ebbtide_queue::command::{Grant, HandBackCause};
+use prometheus::core::Collector;
+use prometheus::{
+    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+};
+
+use crate::imds::{Answer, Source};
+
+/// Causes of a hand-back, as labels.
+const CAUSES: [HandBackCause; 5] = [
+    HandBackCause::Notice,
+    HandBackCause::Drain,
+    HandBackCause::AgentRestart,
+    HandBackCause::Engine,
+    HandBackCause::Weights,
+];
+
+/// See the module. Every family exists from the start with all its labels, so that a rate over it
+/// is never missing.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    notices: IntCounterVec,
+    pub(crate) notice_lead: Histogram,
+    pub(crate) drain_duration: Histogram,
+    handed_back: BTreeMap<HandBackCause, IntCounter>,
+    handed_back_family: IntCounterVec,
+    pub(crate) units_lost: IntCounter,
+    pub(crate) leases_lost: IntCounter,
+    pub(crate) units_completed: IntCounter,
+    pub(crate) units_faulted: IntCounter,
+    tokens_preserved: IntCounter,
+    pub(crate) tokens_received: IntCounter,
+    pub(crate) tokens_waiting: IntGauge,
+    pub(crate) in_flight: IntGauge,
+    pub(crate) tokens_per_second: Gauge,
+    pub(crate) engines_ready: IntGauge,
+    pub(crate) gate_open: IntGauge,
+    imds_requests: IntCounterVec,
+    pub(crate) node_mark_failures: IntCounter,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let handed_back_family = counters(
+            "ebbtide_units_handed_back_total",
+            "Units handed back to the queue with their tokens, by cause.",
+            "cause",
+        );
+        let handed_back = CAUSES
+            .into_iter()
+            .map(|cause| (cause, handed_back_family.with_label_values(&[cause.as_str()])));
+        let metrics = Self {
+            notices: counters(
+                "ebbtide_interruption_notices_total",
+                "Interruption notices and rebalance recommendations seen, by kind.",
+                "kind",
+            ),
+            notice_lead: histogram(
+                "ebbtide_notice_lead_seconds",
+                "Time between the first sight of a notice and its deadline.",
+                &[1.0, 5.0, 15.0, 30.0, 60.0, 90.0, 105.0, 115.0, 120.0, 600.0],
+            ),
+            drain_duration: histogram(
+                "ebbtide_drain_duration_seconds",
+                "Time from the beginning of a drain until nothing is held and no stream is open.",
+                &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 110.0, 300.0, 600.0],
+            ),
+            handed_back: handed_back.collect(),
+            handed_back_family: handed_back_family.clone(),
+            units_lost: counter(
+                "ebbtide_units_lost_total",
+                "Units still held when the deadline of their drain passed; must stay 0.",
+            ),
+            leases_lost: counter(
+                "ebbtide_leases_lost_total",
+                "Units that somebody else took over because their lease had run out.",
+            ),
+            units_completed: counter("ebbtide_units_completed_total", "Samples completed."),
+            units_faulted: counter(
+                "ebbtide_units_faulted_total",
+                "Units given back because of a model or engine fault.",
+            ),
+            tokens_preserved: counter(
+                "ebbtide_tokens_preserved_total",
+                "Tokens of earlier holders from which this agent went on.",
+            ),
+            tokens_received: counter("ebbtide_tokens_received_total", "Tokens from engines."),
+            tokens_waiting: gauge(
+                "ebbtide_tokens_waiting",
+                "Tokens received that the queue does not have yet: what a kill would cost.",
+            ),
+            in_flight: gauge("ebbtide_in_flight", "Units held."),
+            tokens_per_second: Gauge::new(
+                "ebbtide_tokens_per_second",
+                "Tokens received per second over the last report interval.",
+            )
+            .expect(VALID),
+            engines_ready: gauge("ebbtide_engines_ready", "Engines that may be given work."),
+            gate_open: gauge("ebbtide_lease_gate_open", "1 while work may be leased."),
+            imds_requests: IntCounterVec::new(
+                Opts::new("ebbtide_imds_reads_total", "Reads of instance metadata, by outcome."),
+                &["source", "outcome"],
+            )
+            .expect(VALID),
+            node_mark_failures: counter(
+                "ebbtide_node_mark_failures_total",
+                "Failed tries to mark the Kubernetes node.",
+            ),
+        };
+        for kind in NoticeKind::ALL {
+            metrics.notices.with_label_values(&[kind.as_str()]);
+        }
+        for source in Source::ALL {
+            for answer in Answer::ALL {
+                metrics.imds_requests.with_label_values(&[source.as_str(), answer.as_str()]);
+            }
+        }
+        metrics
+    }
+
+    /// Adds every family to a registry.
+    ///
+    /// # Errors
+    /// A family of the same name is there already.
+    pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
+        let families: [Box<dyn Collector>; 17] = [
+            Box::new(self.notices.clone()),
+            Box::new(self.notice_lead.clone()),
+            Box::new(self.drain_duration.clone()),
+            Box::new(self.handed_back_family.clone()),
+            Box::new(self.units_lost.clone()),
+            Box::new(self.leases_lost.clone()),
+            Box::new(self.units_completed.clone()),
+            Box::new(self.units_faulted.clone()),
+            Box::new(self.tokens_preserved.clone()),
+            Box::new(self.tokens_received.clone()),
+            Box::new(self.tokens_waiting.clone()),
+            Box::new(self.in_flight.clone()),
+            Box::new(self.tokens_per_second.clone()),
+            Box::new(self.engines_ready.clone()),
+            Box::new(self.gate_open.clone()),
+            Box::new(self.imds_requests.clone()),
+            Box::new(self.node_mark_failures.clone()),
+        ];
+        families.into_iter().try_for_each(|family| registry.register(family))
+    }
+
+    pub(crate) fn notice(&self, kind: NoticeKind) -> IntCounter {
+        self.notices.with_label_values(&[kind.as_str()])
+    }
+
+    pub(crate) fn handed_back(&self, cause: HandBackCause) -> &IntCounter {
+        &self.handed_back[&cause]
+    }
+
+    pub(crate) fn imds_read(&self, source: Source, answer: Answer) {
+        self.imds_requests.with_label_values(&[source.as_str(), answer.as_str()]).inc();
+    }
+
+    /// Counts the tokens from which an admitted unit goes on.
+    pub(crate) fn tokens_continued(&self, grant: &Grant) {
+        let tokens = grant.partial.last().map_or(0, Chunk::end);
+        self.tokens_preserved.inc_by(u64::from(tokens));
+    }
+}
+
+const VALID: &str = "names and labels are constants that Prometheus accepts";
+
+fn counter(name: &str, help: &str) -> IntCounter {
+    IntCounter::new(name, help).expect(VALID)
+}
+
+fn counters(name: &str, help: &str, label: &str) -> IntCounterVec {
+    IntCounterVec::new(Opts::new(name, help), &[label]).expect(VALID)
+}
+
+fn gauge(name: &str, help: &str) -> IntGauge {
+    IntGauge::new(name, help).expect(VALID)
+}
+
+fn histogram(name: &str, help: &str, buckets: &[f64]) -> Histogram {
+    Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())).expect(VALID)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_families_register_once_and_have_their_labels_from_the_start() {
+        let metrics = Metrics::new();
+        let registry = Registry::new();
+        metrics.register(&registry).expect("names differ");
+        let families = registry.gather();
+        assert_eq!(families.len(), 17);
+        let series: usize = families.iter().map(|family| family.get_metric().len()).sum();
+        for kind in NoticeKind::ALL {
+            metrics.notice(kind).inc();
+        }
+        let after: usize = registry.gather().iter().map(|f| f.get_metric().len()).sum();
+        assert_eq!(after, series, "events add no series");
+        assert!(families.iter().all(|family| family.name().starts_with("ebbtide_")));
+    }
+}

@@ -1,0 +1,75 @@
+//! Whether the loops turn: each one beats, and one that has been silent for too long is stalled.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Longest silence of a loop that turns: its longest pause and its slowest call stay below half
+/// of this.
+const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+
+/// The loops that must turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loop {
+    /// Reads the Spot instance action.
+    SpotPoll,
+    /// Applies notices and drains.
+    Interruption,
+    /// Stores tokens and ends.
+    Store,
+    /// Reads the control keys and reports the node.
+    Meeting,
+}
+
+impl Loop {
+    pub(crate) const ALL: [Self; 4] =
+        [Self::SpotPoll, Self::Interruption, Self::Store, Self::Meeting];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::SpotPoll => "spot_poll",
+            Self::Interruption => "interruption",
+            Self::Store => "store",
+            Self::Meeting => "meeting",
+        }
+    }
+}
+
+/// When each loop last turned; a loop that never began is not watched.
+#[derive(Debug, Default)]
+pub(crate) struct Pulses {
+    beats: Mutex<[Option<Instant>; Loop::ALL.len()]>,
+}
+
+impl Pulses {
+    pub(crate) fn beat(&self, which: Loop, now: Instant) {
+        self.beats.lock().unwrap_or_else(PoisonError::into_inner)[which as usize] = Some(now);
+    }
+
+    /// The loops that have been silent for too long.
+    pub(crate) fn stalled(&self, now: Instant) -> Vec<&'static str> {
+        let beats = *self.beats.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_stalled = |which: &Loop| {
+            beats[*which as usize]
+                .is_some_and(|beat| now.saturating_duration_since(beat) > SILENCE_LIMIT)
+        };
+        Loop::ALL.into_iter().filter(is_stalled).map(Loop::as_str).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silent_loop_is_named() {
+        let pulses = Pulses::default();
+        let start = Instant::now();
+        pulses.beat(Loop::SpotPoll, start);
+        pulses.beat(Loop::Store, start + SILENCE_LIMIT);
+        assert!(pulses.stalled(start + SILENCE_LIMIT).is_empty());
+        let later = start + SILENCE_LIMIT + Duration::from_secs(1);
+        assert_eq!(pulses.stalled(later), ["spot_poll"]);
+    }
+}

@@ -1,0 +1,109 @@
+//! The agent's own HTTP: `/healthz`, `/readyz`, `/metrics` and `/drained`.
+//!
+//! Connections outlive the agent only to say that it is gone: the state behind them is weak.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use prometheus::{Registry, TextEncoder};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+
+use crate::hosting::Condition;
+use crate::shared::Shared;
+
+/// Silence of the queue after which the agent is not ready.
+const QUEUE_SILENCE: Duration = Duration::from_secs(10);
+
+#[derive(Clone)]
+struct Front {
+    shared: Weak<Shared>,
+    registry: Registry,
+}
+
+/// Serves on `listener` for as long as it is polled.
+pub(crate) async fn serve(listener: TcpListener, shared: &Arc<Shared>, registry: Registry) {
+    let front = Front { shared: Arc::downgrade(shared), registry };
+    let router = Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .route("/drained", get(drained))
+        .with_state(front);
+    if let Err(error) = axum::serve(listener, router).await {
+        tracing::error!(%error, "agent no longer serves its probes");
+    }
+    std::future::pending().await
+}
+
+/// Binds the address.
+///
+/// # Errors
+/// The address is taken or not this machine's.
+pub(crate) async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    TcpListener::bind(address).await
+}
+
+/// The loops turn.
+async fn healthz(State(front): State<Front>) -> Response {
+    let Some(shared) = front.shared.upgrade() else { return gone() };
+    let stalled = shared.pulses.stalled(Instant::now());
+    answer(stalled.is_empty(), json!({ "stalled": stalled }))
+}
+
+/// It can do its work: the queue answers and an engine may be given work.
+async fn readyz(State(front): State<Front>) -> Response {
+    let Some(shared) = front.shared.upgrade() else { return gone() };
+    let answered_at = *shared.queue_answered_at.borrow();
+    let queue = match answered_at {
+        None => Some("queue not connected yet".to_owned()),
+        Some(at) if at.elapsed() > QUEUE_SILENCE => Some("queue does not answer".to_owned()),
+        Some(_) => None,
+    };
+    let reasons: Vec<String> = queue.into_iter().chain(engine_troubles(&shared)).collect();
+    answer(reasons.is_empty(), json!({ "reasons": reasons }))
+}
+
+/// Why no engine may be given work; empty when one may, or when the node has none.
+fn engine_troubles(shared: &Shared) -> Vec<String> {
+    let mut troubles = Vec::new();
+    for slot in &shared.engines {
+        let why = match slot.condition() {
+            Condition::Ready(_) => return Vec::new(),
+            Condition::Starting => "it has not answered yet".to_owned(),
+            Condition::Loading(why) | Condition::NotReady(why) => why,
+        };
+        troubles.push(format!("engine {}: {why}", slot.engine.address()));
+    }
+    troubles
+}
+
+/// Nothing is held: an engine's `preStop` may let it go.
+async fn drained(State(front): State<Front>) -> Response {
+    let Some(shared) = front.shared.upgrade() else { return gone() };
+    let held = shared.desk.ledger().held();
+    answer(shared.is_empty(), json!({ "held": held }))
+}
+
+async fn metrics(State(front): State<Front>) -> Response {
+    match TextEncoder::new().encode_to_string(&front.registry.gather()) {
+        Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+fn answer(is_good: bool, body: serde_json::Value) -> Response {
+    let status = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(body)).into_response()
+}
+
+fn gone() -> Response {
+    answer(false, json!({ "reasons": ["the agent has ended"] }))
+}

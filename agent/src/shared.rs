@@ -1,0 +1,129 @@
+//! What all loops of one agent share.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ebbtide_core::ids::PolicyVersion;
+use ebbtide_core::notice::NoticeKind;
+use ebbtide_core::policy::Market;
+use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::client::WorkQueue;
+use ebbtide_queue::command::HandBackCause;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::config::AgentConfig;
+use crate::gate::{ClosedFor, LeaseGate};
+use crate::hosting::EngineSlot;
+use crate::interruption::DrainReport;
+use crate::ledger::{Desk, Leave};
+use crate::metrics::Metrics;
+use crate::pulse::Pulses;
+
+/// See the module.
+pub(crate) struct Shared {
+    pub(crate) config: AgentConfig,
+    pub(crate) queue: WorkQueue,
+    pub(crate) gate: LeaseGate,
+    pub(crate) desk: Desk,
+    pub(crate) engines: Vec<Arc<EngineSlot>>,
+    pub(crate) metrics: Metrics,
+    pub(crate) pulses: Pulses,
+    /// The node's wall clock.
+    pub(crate) wall_clock: fn() -> UnixMillis,
+    /// What the interruption flow says about the node.
+    pub(crate) standing: watch::Sender<NodeStanding>,
+    /// Who the instance is, as far as IMDS told.
+    pub(crate) identity: Mutex<InstanceFacts>,
+    /// The highest policy version that the run was seen to have.
+    pub(crate) run_version: watch::Sender<PolicyVersion>,
+    /// When the queue last answered; none before it did.
+    pub(crate) queue_answered_at: watch::Sender<Option<Instant>>,
+}
+
+/// Where the node stands between service and its end.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct NodeStanding {
+    /// The strongest notice that counts now, and when it takes the node.
+    pub(crate) notice: Option<(NoticeKind, Option<Instant>)>,
+    /// The drain under way.
+    pub(crate) drain: Option<DrainStanding>,
+    /// Drains that were carried out, the newest last.
+    pub(crate) reports: Vec<DrainReport>,
+}
+
+/// A drain as the other loops need it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct DrainStanding {
+    /// What hand-backs are counted under.
+    pub(crate) cause: HandBackCause,
+    /// When the node must be empty.
+    pub(crate) deadline: Instant,
+    /// Nothing is held, no stream is open.
+    pub(crate) is_drained: bool,
+}
+
+/// What IMDS tells about the instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct InstanceFacts {
+    pub(crate) instance_id: Option<String>,
+    pub(crate) zone: Option<String>,
+    pub(crate) market: Option<Market>,
+}
+
+impl Shared {
+    /// Why hand-backs happen while a drain is under way.
+    pub(crate) fn drain_cause(&self) -> Option<HandBackCause> {
+        self.standing.borrow().drain.map(|drain| drain.cause)
+    }
+
+    /// What units are handed back for that may not be worked on here any more.
+    pub(crate) fn leaving_cause(&self) -> HandBackCause {
+        let is_ending = self.gate.is_closed_for(ClosedFor::Shutdown);
+        let otherwise = if is_ending { HandBackCause::AgentRestart } else { HandBackCause::Drain };
+        self.drain_cause().unwrap_or(otherwise)
+    }
+
+    /// Time left until the node is lost; `None` when nothing is planned.
+    pub(crate) fn remaining(&self, now: Instant) -> Option<Duration> {
+        let drain = self.standing.borrow().drain;
+        drain.map(|drain| drain.deadline.saturating_duration_since(now))
+    }
+
+    /// Tokens received that the queue does not have yet.
+    pub(crate) fn waiting_tokens(&self) -> u64 {
+        self.desk.ledger().waiting_tokens()
+    }
+
+    /// The terms on which units leave from `now` on.
+    pub(crate) fn leave(&self, cause: HandBackCause, now: Instant) -> Leave {
+        Leave { cause, write_by: now + self.config.pace.abort_wait }
+    }
+
+    /// Nothing is held, no stream is open, and no lease call is under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.gate.has_claims() && self.desk.ledger().is_empty()
+    }
+
+    /// The run was seen to have this version: streams that have to restart under it leave.
+    pub(crate) fn note_run_version(&self, version: PolicyVersion) {
+        let is_new = self.run_version.send_if_modified(|known| {
+            let is_new = version > *known;
+            *known = version.max(*known);
+            is_new
+        });
+        if !is_new {
+            return;
+        }
+        let now = Instant::now();
+        let leave = self.leave(HandBackCause::Weights, now);
+        let left = self.desk.change(|ledger| ledger.note_run_version(version, leave, now));
+        if left > 0 {
+            tracing::info!(%version, units = left, "units restart under the new policy version");
+        }
+    }
+
+    pub(crate) fn identity(&self) -> InstanceFacts {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

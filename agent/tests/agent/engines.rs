@@ -1,0 +1,128 @@
+//! Engines that die, hang, refuse or disobey: units keep their tokens and go elsewhere.
+
+use std::time::Duration;
+
+use ebbtide_core::work::FinishReason;
+use ebbtide_queue::command::{HandBackCause, Then, UnitWrite};
+use ebbtide_queue::control::NodeState;
+
+use crate::world::{World, group, until, within};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dying_engine_costs_an_attempt_and_no_token() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 600)]).await;
+    let first = world.node("n1").start();
+    first.wait_until_busy(8).await;
+    first.place.engine.handle().fail_core();
+    first.wait_until(|agent| agent.counts().units_faulted == 8).await;
+    first.wait_until(|agent| agent.state() == NodeState::NotReady).await;
+    let counts = first.agent.counts();
+    assert_eq!((counts.tokens_dropped, counts.tokens_waiting), (0, 0));
+    let _second = world.node("n2").start();
+    let samples = world.take_samples(8).await;
+    assert!(samples.iter().all(|s| (s.attempts, s.hand_backs, s.infra_attempts) == (1, 0, 0)));
+    assert_eq!(world.status().await.tokens.preserved, counts.tokens_stored);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hanging_engine_is_found_out_by_the_progress_limit() {
+    let world = World::new();
+    world.enqueue([group("a", 4, 600)]).await;
+    let node = world.node("n1").with(|config| {
+        config.lease.progress.idle = Duration::from_millis(700);
+    });
+    let node = node.start();
+    node.wait_until_busy(4).await;
+    node.place.engine.handle().set_hung(true);
+    node.wait_until(|agent| agent.held() == 0).await;
+    node.place.engine.handle().set_hung(false);
+    let samples = world.take_samples(4).await;
+    assert!(samples.iter().all(|sample| sample.attempts == 1), "{samples:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engine_that_takes_nothing_is_nobodys_fault_and_not_stormed() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 40)]).await;
+    let node = world.node("n1").with_engine(|engine| engine.scale_out = false).start();
+    node.wait_until(|agent| agent.counts().units_handed_back.len() == 1).await;
+    let samples_elsewhere = world.node("n2").start();
+    let samples = world.take_samples(8).await;
+    assert!(samples.iter().all(|s| s.attempts == 0 && s.hand_backs < 8), "{samples:?}");
+    assert_eq!(samples_elsewhere.agent.counts().units_completed, 8);
+    let causes = node.agent.counts().units_handed_back;
+    assert!(causes.keys().all(|cause| *cause == HandBackCause::Engine), "{causes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn aborts_are_repeated_and_disobedient_streams_are_cut() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 4_000)]).await;
+    let node = world.node("n1").start();
+    node.wait_until_busy(8).await;
+    node.place.engine.handle().set_ignores_aborts(true);
+    node.announce(5);
+    node.wait_until(|agent| agent.counts().handed_back_total() == 8).await;
+    node.wait_until(|agent| agent.state() == NodeState::Drained).await;
+    let counts = within(node.place.engine.handle().wait_for(|counts| counts.is_idle())).await;
+    assert!(counts.abort_ids > 8, "aborts are repeated, got {} ids", counts.abort_ids);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engine_that_comes_late_gets_work_when_it_comes() {
+    let world = World::new();
+    world.enqueue([group("a", 4, 40)]).await;
+    let node = world.node("n1").with_engine(|engine| {
+        engine.start_after = Duration::from_millis(500);
+    });
+    let node = node.start();
+    until(|| async { !world.queue.view().await.unwrap().nodes.is_empty() }).await;
+    assert_eq!(world.queue.view().await.unwrap().nodes[0].state, NodeState::Starting);
+    world.take_samples(4).await;
+    assert_eq!(node.agent.counts().units_handed_back.len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn partial_at_its_limit_is_complete_without_a_call() {
+    let world = World::new();
+    world.enqueue([group("a", 1, 300)]).await;
+    let first = world.node("n1").start();
+    first.wait_until_busy(1).await;
+    first.wait_until(|agent| agent.counts().units_completed == 1).await;
+    let whole = world.take_samples(1).await;
+    drop(first.kill().await);
+
+    // Somebody stores the whole response and goes before saying so.
+    world.enqueue([group("b", 1, 300)]).await;
+    let holder: ebbtide_core::ids::Holder = "n9/b/agent-gone".parse().unwrap();
+    let ttl = Duration::from_secs(60);
+    let leased = world.queue.lease(&holder, 1, ttl, ebbtide_core::ids::PolicyVersion(0)).await;
+    let grant = leased.unwrap().grants.remove(0);
+    let mut tail = whole[0].chunks.clone();
+    for chunk in &mut tail {
+        chunk.origin.holder = holder.clone();
+    }
+    let then = Then::HandBack(HandBackCause::Drain);
+    let (unit, fencing_token) = (grant.unit, grant.fencing_token);
+    let write = UnitWrite { unit, fencing_token, tail, then };
+    world.queue.write(&holder, vec![write]).await.remove(0).unwrap();
+
+    let second = world.node("n2").start();
+    let samples = world.take_samples(1).await;
+    assert_eq!(samples[0].finish.reason, FinishReason::Length);
+    assert_eq!(samples[0].token_ids(), whole[0].token_ids());
+    assert_eq!(second.place.engine.handle().counts().requests, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn freed_slots_are_filled_at_once() {
+    let world = World::new();
+    world.enqueue((0..50).map(|n| group(&format!("g{n}"), 8, 10))).await;
+    let node = world.node("n1").start();
+    let begun = tokio::time::Instant::now();
+    world.take_samples(400).await;
+    // 400 samples of 50 ms in 8 places are 2.5 s; a poll delay at each would double that.
+    assert!(begun.elapsed() < Duration::from_secs(10), "took {:?}", begun.elapsed());
+    assert_eq!(node.agent.counts().units_completed, 400);
+}

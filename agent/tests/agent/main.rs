@@ -1,0 +1,10 @@
+//! Whole agents on a queue in memory, emulated metadata services and emulated engines over HTTP.
+
+#![allow(clippy::unwrap_used, reason = "tests may unwrap")]
+
+mod engines;
+mod notices;
+mod outages;
+mod restarts;
+mod weights;
+mod world;

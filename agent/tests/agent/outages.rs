@@ -1,0 +1,169 @@
+//! The queue or the metadata service is away: nothing ends, nothing is lost, it recovers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ebbtide_agent::emulator::imds::{EVERY_PATH, Fault, path};
+use ebbtide_agent::{Agent, Connector, QueueAccess};
+use ebbtide_queue::client::{QueueError, QueuePort};
+use ebbtide_queue::command::HandBackCause;
+use ebbtide_queue::control::NodeState;
+use tokio_util::sync::CancellationToken;
+
+use crate::world::{World, group, until, within};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_go_on_while_the_queue_is_away() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 300)]).await;
+    let node = world.node("n1").with(|config| config.lease.ttl = Duration::from_secs(60)).start();
+    node.wait_until_busy(8).await;
+    world.set_queue_down(true);
+    let engine = node.place.engine.handle();
+    within(engine.wait_for(|counts| counts.finished_length == 8)).await;
+    assert_eq!(node.agent.counts().units_completed, 0);
+    world.set_queue_down(false);
+    let samples = world.take_samples(8).await;
+    assert!(samples.iter().all(|sample| sample.len() == 300 && sample.hand_backs == 0));
+    assert_eq!(node.agent.counts().tokens_dropped, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notice_while_the_queue_is_away_hands_back_when_it_is_there_again() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 4_000)]).await;
+    let node = world.node("n1").with(|config| config.lease.ttl = Duration::from_secs(60)).start();
+    node.wait_until_busy(8).await;
+    world.set_queue_down(true);
+    node.announce(30);
+    node.wait_until(|agent| !agent.is_gate_open()).await;
+    within(node.place.engine.handle().wait_for(|counts| counts.finished_abort == 8)).await;
+    within(world.marks.wait_for(&node.name, |marked| marked.is_cordoned)).await;
+    assert_eq!(node.agent.held(), 8);
+    world.set_queue_down(false);
+    node.wait_until(|agent| agent.state() == NodeState::Drained).await;
+    let counts = node.agent.counts();
+    assert_eq!(counts.units_handed_back.get(&HandBackCause::Notice), Some(&8));
+    assert_eq!(world.status().await.tokens.generated, counts.tokens_received);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_whose_leases_were_lost_writes_nothing_and_stops_its_streams() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 1_000)]).await;
+    let zombie = world.node("n1").with(|config| config.concurrency_per_engine = 8).start();
+    zombie.wait_until_busy(8).await;
+    // Its leases run out unnoticed, as for a process that was stopped, and another takes them.
+    let renewals_fail = world.port.clone();
+    let other = world.node("n2");
+    world.set_queue_down(true);
+    until(|| async { zombie.agent.counts().tokens_waiting > 8 * 450 }).await;
+    drop(renewals_fail);
+    zombie.imds().announce_spot(
+        ebbtide_agent::emulator::imds::SpotAction::Hibernate,
+        crate::world::timestamp_now(),
+    );
+    zombie.wait_until(|agent| !agent.is_gate_open()).await;
+    world.set_queue_down(false);
+    let _other = other.start();
+    let samples = world.take_samples(8).await;
+    let tokens: u64 = samples.iter().map(|sample| u64::from(sample.len())).sum();
+    let status = world.status().await;
+    assert_eq!(status.tokens.accepted, tokens);
+    assert_eq!(status.completed, 8);
+    within(zombie.place.engine.handle().wait_for(|counts| counts.is_idle())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metadata_service_that_is_away_at_the_start_is_used_when_it_comes() {
+    let world = World::new();
+    let plan = world.node("n1");
+    let place = plan.place();
+    place.imds.handle().fault(EVERY_PATH, Fault::Status(503));
+    let node = plan.start_at(place);
+    node.wait_until(|agent| agent.state() == NodeState::Ready).await;
+    within(node.imds().await_requests(path::TOKEN, 3)).await;
+    node.imds().clear_faults();
+    until(|| async {
+        world.queue.view().await.unwrap().nodes[0].instance_id.as_deref() == Some("i-n1")
+    })
+    .await;
+    node.announce(60);
+    node.wait_until(|agent| agent.state() == NodeState::Drained).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_in_metadata_is_no_notice_and_ends_nothing() {
+    let world = World::new();
+    let node = world.node("n1").start();
+    for body in ["", "{}", "<html>", "{\"action\":\"terminate\"}", "\u{0}", "[1,2"] {
+        let seen = node.imds().requests(path::SPOT_ACTION);
+        node.imds().fault(path::SPOT_ACTION, Fault::Body(body.to_owned()));
+        within(node.imds().await_requests(path::SPOT_ACTION, seen + 2)).await;
+    }
+    node.imds().clear_faults();
+    world.enqueue([group("a", 2, 20)]).await;
+    assert_eq!(world.take_samples(2).await.len(), 2);
+    node.announce(60);
+    node.wait_until(|agent| agent.state() == NodeState::Drained).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queue_that_is_away_at_the_start_is_connected_later() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 40)]).await;
+    let plan = world.node("n1").with(|config| {
+        config.listen = Some(([127, 0, 0, 1], free_port()).into());
+    });
+    let address = plan.config.listen.unwrap();
+    let place = plan.place();
+    let is_there = Arc::new(AtomicBool::new(false));
+    let mut outside = plan.outside(&place);
+    outside.queue = QueueAccess::Connecting(connector(&world, is_there.clone()));
+    let agent = Agent::new(plan.config, outside);
+    let handle = agent.handle();
+    let shutdown = CancellationToken::new();
+    let task = tokio::spawn(agent.run(shutdown.clone()));
+
+    until(|| async { status_of(address, "/healthz").await == Some(200) }).await;
+    assert_eq!(status_of(address, "/readyz").await, Some(503));
+    assert_eq!(status_of(address, "/drained").await, Some(200));
+    is_there.store(true, Ordering::SeqCst);
+    within(handle.wait_until(|agent| agent.counts().units_completed == 8)).await;
+    assert_eq!(status_of(address, "/readyz").await, Some(200));
+    let metrics = body_of(address, "/metrics").await;
+    assert!(metrics.contains("ebbtide_units_completed_total 8"), "{metrics}");
+    shutdown.cancel();
+    assert_eq!(within(task).await.unwrap().unwrap().counts.units_completed, 8);
+}
+
+fn connector(world: &World, is_there: Arc<AtomicBool>) -> Connector {
+    let port = world.port.clone();
+    Box::new(move || {
+        let (port, is_there) = (port.clone(), is_there.load(Ordering::SeqCst));
+        Box::pin(async move {
+            if !is_there {
+                let (what, problem) = ("redis".to_owned(), "connection refused".to_owned());
+                return Err(QueueError::Unavailable { what, problem });
+            }
+            Ok(port as Arc<dyn QueuePort>)
+        })
+    })
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+async fn status_of(address: std::net::SocketAddr, path: &str) -> Option<u16> {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let response = client.get(format!("http://{address}{path}")).send().await.ok()?;
+    Some(response.status().as_u16())
+}
+
+async fn body_of(address: std::net::SocketAddr, path: &str) -> String {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    client.get(format!("http://{address}{path}")).send().await.unwrap().text().await.unwrap()
+}

@@ -1,0 +1,312 @@
+//! A small world for whole agents: one queue in memory that can be taken away, and nodes with an
+//! emulated metadata service and engine over real HTTP.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ebbtide_agent::emulator::engine::ResponseLengths;
+use ebbtide_agent::emulator::{
+    EngineConfig, EngineEmulator, ImdsEmulator, ImdsHandle, InstanceIdentity,
+};
+use ebbtide_agent::engine::VllmEngine;
+use ebbtide_agent::marks::MemoryMarks;
+use ebbtide_agent::{
+    Agent, AgentConfig, AgentError, AgentHandle, AgentReport, DrainTerms, ImdsClient, LeaseTerms,
+    Outside, Pace, agent_holder,
+};
+use ebbtide_core::ids::{NodeName, PolicyVersion, RunId};
+use ebbtide_core::work::{PromptGroup, Sample, Sampling};
+use ebbtide_queue::client::{MemoryPort, QueueError, QueuePort, WorkQueue, wall_clock_now};
+use ebbtide_queue::command::{Command, Reply, ShardStatus, TakenGroup};
+use ebbtide_queue::control::{ControlCommand, ControlReply, VersionRecord};
+use jiff::{SignedDuration, Timestamp};
+use tokio::task::JoinHandle;
+use tokio::time::{interval, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// Bound of every wait.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// Waits for something, but not for ever.
+pub async fn within<T>(wait: impl Future<Output = T>) -> T {
+    timeout(LIMIT, wait).await.expect("the event must come within the limit")
+}
+
+/// Looks again and again until something holds.
+pub async fn until<F: Future<Output = bool>>(mut holds: impl FnMut() -> F) {
+    within(async {
+        let mut ticks = interval(Duration::from_millis(10));
+        while !holds().await {
+            ticks.tick().await;
+        }
+    })
+    .await;
+}
+
+/// A queue in memory that can be unreachable, and that counts who claims.
+pub struct FlakyPort {
+    inner: MemoryPort,
+    is_down: AtomicBool,
+    leases: AtomicU64,
+}
+
+impl FlakyPort {
+    fn check(&self) -> Result<(), QueueError> {
+        if self.is_down.load(Ordering::SeqCst) {
+            let (what, problem) = ("the queue".to_owned(), "taken away".to_owned());
+            return Err(QueueError::Unavailable { what, problem });
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl QueuePort for FlakyPort {
+    fn shard_count(&self) -> u16 {
+        self.inner.shard_count()
+    }
+
+    async fn call(&self, shard: u16, command: Command) -> Result<Reply, QueueError> {
+        self.check()?;
+        if matches!(command, Command::Lease(_)) {
+            self.leases.fetch_add(1, Ordering::SeqCst);
+        }
+        self.inner.call(shard, command).await
+    }
+
+    async fn control(&self, command: ControlCommand) -> Result<ControlReply, QueueError> {
+        self.check()?;
+        self.inner.control(command).await
+    }
+
+    async fn woken(&self) {
+        self.inner.woken().await;
+    }
+
+    async fn wake(&self) {
+        self.inner.wake().await;
+    }
+}
+
+/// The queue and the marks that all nodes share.
+pub struct World {
+    pub port: Arc<FlakyPort>,
+    pub queue: WorkQueue,
+    pub marks: MemoryMarks,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let port = Arc::new(FlakyPort {
+            inner: MemoryPort::new(2, wall_clock_now),
+            is_down: AtomicBool::new(false),
+            leases: AtomicU64::new(0),
+        });
+        Self { queue: WorkQueue::new(port.clone()), port, marks: MemoryMarks::default() }
+    }
+
+    /// Makes the queue unreachable, or reachable again.
+    pub fn set_queue_down(&self, is_down: bool) {
+        self.port.is_down.store(is_down, Ordering::SeqCst);
+    }
+
+    /// Lease calls that were made so far.
+    pub fn lease_calls(&self) -> u64 {
+        self.port.leases.load(Ordering::SeqCst)
+    }
+
+    pub async fn status(&self) -> ShardStatus {
+        ShardStatus::sum(self.queue.status().await.answers)
+    }
+
+    pub async fn enqueue(&self, groups: impl IntoIterator<Item = PromptGroup>) {
+        for group in groups {
+            self.queue.enqueue(group).await.expect("valid and reachable");
+        }
+    }
+
+    pub async fn set_version(&self, version: u64) {
+        let version = PolicyVersion(version);
+        let record = VersionRecord { version, ..VersionRecord::default() };
+        self.queue.set_version(record).await.expect("reachable");
+    }
+
+    /// Takes sealed groups until there are so many samples.
+    pub async fn take_samples(&self, count: usize) -> Vec<Sample> {
+        let mut samples = Vec::new();
+        within(async {
+            let mut ticks = interval(Duration::from_millis(10));
+            while samples.len() < count {
+                ticks.tick().await;
+                let taken = self.queue.take("trainer", 64).await.expect("reachable");
+                let groups: Vec<_> = taken.iter().map(|t| t.group.group_id.clone()).collect();
+                let samples_of = |taken: TakenGroup| taken.samples;
+                samples.extend(taken.into_iter().flat_map(samples_of));
+                self.queue.acknowledge("trainer", &groups).await.expect("reachable");
+            }
+        })
+        .await;
+        samples.sort_by_key(|sample| sample.unit.clone());
+        samples
+    }
+
+    /// A node that has not begun; see [`NodePlan::start`].
+    pub fn node(&self, name: &str) -> NodePlan<'_> {
+        let node: NodeName = name.parse().expect("valid");
+        let holder = agent_holder(&node, "boot-1").expect("valid");
+        let run: RunId = "test".parse().expect("valid");
+        let mut config = AgentConfig::new(run, holder);
+        config.concurrency_per_engine = 8;
+        config.pace = Pace::brisk();
+        config.lease = LeaseTerms {
+            ttl: Duration::from_secs(2),
+            renew_every: Duration::from_millis(300),
+            ..LeaseTerms::default()
+        };
+        config.drain = DrainTerms { reserve: Duration::from_millis(500), ..DrainTerms::default() };
+        NodePlan { world: self, config, engine: engine_config(), wall_clock: wall_clock_now }
+    }
+}
+
+/// An engine of 200 tokens a second with weights of version 0; all write the same.
+pub fn engine_config() -> EngineConfig {
+    EngineConfig {
+        tokens_per_second: 200.0,
+        lengths: ResponseLengths { mean: 60.0, spread: 0.3 },
+        seed: 11,
+        weights_label: "0".to_owned(),
+        ..EngineConfig::default()
+    }
+}
+
+/// A group of `size` greedy samples of exactly `tokens` tokens each.
+pub fn group(name: &str, size: u16, tokens: u32) -> PromptGroup {
+    let prompt = name.bytes().map(i32::from).collect();
+    let mut group = PromptGroup::new(name.parse().expect("valid"), size, prompt);
+    group.sampling =
+        Sampling { max_tokens: tokens, seed: Some(5), ignore_eos: true, ..Sampling::default() };
+    group.max_lag = 100;
+    group
+}
+
+/// A node as it will be.
+pub struct NodePlan<'a> {
+    world: &'a World,
+    pub config: AgentConfig,
+    pub engine: EngineConfig,
+    pub wall_clock: fn() -> ebbtide_core::time::UnixMillis,
+}
+
+impl<'a> NodePlan<'a> {
+    pub fn with(mut self, change: impl FnOnce(&mut AgentConfig)) -> Self {
+        change(&mut self.config);
+        self
+    }
+
+    pub fn with_engine(mut self, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        change(&mut self.engine);
+        self
+    }
+
+    pub fn with_clock(mut self, clock: fn() -> ebbtide_core::time::UnixMillis) -> Self {
+        self.wall_clock = clock;
+        self
+    }
+
+    /// Starts the emulators.
+    pub fn place(&self) -> Place {
+        let name = self.config.node().as_str();
+        let identity = InstanceIdentity::spot(format!("i-{name}"), "us-east-2b");
+        Place {
+            imds: ImdsEmulator::start(identity).expect("a free port"),
+            engine: EngineEmulator::start(self.engine.clone()).expect("a free port"),
+        }
+    }
+
+    /// Starts the emulators and the agent.
+    pub fn start(self) -> Node {
+        let place = self.place();
+        self.start_at(place)
+    }
+
+    /// Starts the agent on emulators that run already.
+    pub fn start_at(self, place: Place) -> Node {
+        let outside = self.outside(&place);
+        let config = self.config;
+        let name = config.node().clone();
+        let agent = Agent::new(config, outside);
+        let (handle, shutdown) = (agent.handle(), CancellationToken::new());
+        let task = tokio::spawn(agent.run(shutdown.clone()));
+        Node { name, place, agent: handle, shutdown, task }
+    }
+
+    pub fn outside(&self, place: &Place) -> Outside {
+        let engine = VllmEngine::new(&place.engine.base_url()).expect("a URL");
+        Outside {
+            imds: Some(ImdsClient::new(&place.imds.base_url()).expect("a URL")),
+            engines: vec![Arc::new(engine)],
+            marks: Arc::new(self.world.marks.clone()),
+            wall_clock: self.wall_clock,
+            ..Outside::with_queue(self.world.queue.clone())
+        }
+    }
+}
+
+/// The emulators of a node.
+pub struct Place {
+    pub imds: ImdsEmulator,
+    pub engine: EngineEmulator,
+}
+
+/// A node whose agent runs.
+pub struct Node {
+    pub name: NodeName,
+    pub place: Place,
+    pub agent: AgentHandle,
+    pub shutdown: CancellationToken,
+    pub task: JoinHandle<Result<AgentReport, AgentError>>,
+}
+
+impl Node {
+    pub fn imds(&self) -> ImdsHandle {
+        self.place.imds.handle()
+    }
+
+    /// Announces the loss of the node in so many seconds.
+    pub fn announce(&self, seconds: i64) {
+        let time = timestamp_now().checked_add(SignedDuration::from_secs(seconds));
+        let action = ebbtide_agent::emulator::imds::SpotAction::Terminate;
+        self.imds().announce_spot(action, time.expect("in range"));
+    }
+
+    pub async fn wait_until(&self, is_wanted: impl Fn(&AgentHandle) -> bool) {
+        within(self.agent.wait_until(is_wanted)).await;
+    }
+
+    /// Waits until the agent holds so many units and has stored some tokens of them.
+    pub async fn wait_until_busy(&self, units: usize) {
+        self.wait_until(|agent| agent.held() == units && agent.counts().tokens_stored > 0).await;
+    }
+
+    /// Ends the process without a word, and waits until it is gone.
+    pub async fn kill(self) -> Place {
+        self.task.abort();
+        assert!(self.task.await.is_err_and(|error| error.is_cancelled()));
+        self.place
+    }
+
+    /// Ends the process as SIGTERM does.
+    pub async fn stop(self) -> (AgentReport, Place) {
+        self.shutdown.cancel();
+        let report = within(self.task).await.expect("no panic").expect("it began");
+        (report, self.place)
+    }
+}
+
+pub fn timestamp_now() -> Timestamp {
+    let now = i64::try_from(wall_clock_now().0).expect("in range");
+    Timestamp::from_millisecond(now).expect("in range")
+}

@@ -1,0 +1,179 @@
+//! Carries out the actions of a plan, one by one, each fenced.
+//!
+//! Nothing is decided here. Before each write the leader must hold its lease for longer than the
+//! write may take, and must have claimed (generation, action) in the queue, which refuses an older
+//! generation. AWS cannot refuse one: between the claim and its call a window remains that is as
+//! long as the call's own time limit.
+
+use std::time::Duration;
+
+use ebbtide_core::ids::ReplicaId;
+use ebbtide_core::observation::InstanceId;
+use ebbtide_core::policy::{FleetPolicy, PoolName};
+use ebbtide_core::scale::Action;
+use ebbtide_queue::client::{QueueError, WorkQueue};
+use ebbtide_queue::control::{DrainProgress, DrainReason, DrainRequest, DrainState};
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::capacity::{CALL_LIMIT, Capacity, CapacityError};
+use crate::leader::Leadership;
+
+/// How much longer than a call the leader lease must be held.
+const LEASE_MARGIN: Duration = Duration::from_secs(2);
+
+/// Longest time that one write to the queue takes.
+const QUEUE_WRITE_LIMIT: Duration = Duration::from_secs(4);
+
+/// Why an action was not carried out.
+#[derive(Debug, Error)]
+pub(crate) enum ActuateError {
+    #[error("the leader lease must be held for {needed:?} more and is not")]
+    LeaseTooShort { needed: Duration },
+    #[error("the claim was refused: another leader has claimed something newer")]
+    ClaimRefused,
+    #[error("drain of {replica} must be {expected} and is {got}")]
+    DrainMoved { replica: ReplicaId, expected: &'static str, got: String },
+    #[error("pool {0} is not in the policy any more")]
+    NoSuchPool(PoolName),
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    #[error(transparent)]
+    Capacity(#[from] CapacityError),
+}
+
+/// Everything that carrying out needs.
+pub(crate) struct Actuator<'a> {
+    pub queue: &'a WorkQueue,
+    pub capacity: &'a dyn Capacity,
+    pub policy: &'a FleetPolicy,
+    pub leadership: &'a watch::Receiver<Option<Leadership>>,
+    /// Names this tick, once for each controller process.
+    pub tick: u64,
+}
+
+impl Actuator<'_> {
+    /// Carries out one action.
+    pub async fn carry_out(&self, action: &Action) -> Result<(), ActuateError> {
+        match action {
+            Action::Raise { pool, from, to } => self.raise(pool, *from, *to).await,
+            Action::RequestDrain { replica } => self.request_drain(replica).await,
+            Action::CancelDrain { replica, request_id } => {
+                self.report(replica, request_id, DrainState::Cancelled).await
+            }
+            Action::Retire { replica, request_id, pool, instances } => {
+                self.report(replica, request_id, DrainState::Terminating).await?;
+                self.terminate(pool, instances).await
+            }
+            Action::Forget { replica, nodes, is_whole } => {
+                self.claim("forget", replica.as_str(), QUEUE_WRITE_LIMIT).await?;
+                for node in nodes {
+                    self.queue.remove_node(node).await?;
+                }
+                if *is_whole {
+                    self.queue.remove_drain(replica).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn raise(&self, name: &PoolName, from: u32, to: u32) -> Result<(), ActuateError> {
+        let pool = self.policy.pool(name).ok_or_else(|| ActuateError::NoSuchPool(name.clone()))?;
+        self.claim("raise", &format!("{name}.{from}-{to}"), CALL_LIMIT).await?;
+        within_limit("raise", self.capacity.raise(pool, from, to)).await
+    }
+
+    async fn terminate(
+        &self,
+        name: &PoolName,
+        instances: &[InstanceId],
+    ) -> Result<(), ActuateError> {
+        let pool = self.policy.pool(name).ok_or_else(|| ActuateError::NoSuchPool(name.clone()))?;
+        let what = instances.iter().map(|id| id.0.as_str()).collect::<Vec<_>>().join("+");
+        self.claim("terminate", &what, CALL_LIMIT).await?;
+        within_limit("terminate", self.capacity.terminate(pool, instances)).await
+    }
+
+    async fn request_drain(&self, replica: &ReplicaId) -> Result<(), ActuateError> {
+        let generation = self.claim("drain", replica.as_str(), QUEUE_WRITE_LIMIT).await?;
+        let request = DrainRequest {
+            replica: replica.clone(),
+            request_id: format!("scale-in-{generation}-{}", self.tick),
+            generation,
+            reason: DrainReason::ScaleIn,
+            remaining: self.policy.drain.request_deadline,
+        };
+        self.queue.request_drain(request).await?;
+        Ok(())
+    }
+
+    /// Moves a drain to `state` and checks that it got there.
+    async fn report(
+        &self,
+        replica: &ReplicaId,
+        request_id: &str,
+        state: DrainState,
+    ) -> Result<(), ActuateError> {
+        let word = if state == DrainState::Cancelled { "cancelled" } else { "terminating" };
+        let generation = self.claim(word, replica.as_str(), QUEUE_WRITE_LIMIT).await?;
+        let (replica, request_id) = (replica.clone(), request_id.to_owned());
+        let progress = DrainProgress {
+            replica: replica.clone(),
+            request_id: request_id.clone(),
+            generation,
+            state,
+        };
+        let record = self.queue.report_drain(progress).await?;
+        match record {
+            Some(record) if record.request_id == request_id && record.state == state => {
+                // A notice that came in between makes the node AWS's to take.
+                if state == DrainState::Terminating && record.reason == DrainReason::Notice {
+                    let got = "for a notice".to_owned();
+                    return Err(ActuateError::DrainMoved {
+                        replica,
+                        expected: "for scale-in",
+                        got,
+                    });
+                }
+                Ok(())
+            }
+            other => {
+                let got = other.map_or("gone".to_owned(), |record| format!("{:?}", record.state));
+                Err(ActuateError::DrainMoved { replica, expected: word, got })
+            }
+        }
+    }
+
+    /// Claims a write that takes `limit` at most, and answers the generation to write under.
+    async fn claim(&self, verb: &str, what: &str, limit: Duration) -> Result<u64, ActuateError> {
+        let needed = limit + LEASE_MARGIN;
+        let held = *self.leadership.borrow();
+        let held = held.filter(|held| held.holds_for(needed, Instant::now()));
+        let generation = held.ok_or(ActuateError::LeaseTooShort { needed })?.generation;
+        let action = format!("{generation}.{}.{verb}.{what}", self.tick);
+        let is_granted = self.queue.claim(generation, &action).await?;
+        let still_holds =
+            self.leadership.borrow().is_some_and(|held| held.holds_for(needed, Instant::now()));
+        match (is_granted, still_holds) {
+            (false, _) => Err(ActuateError::ClaimRefused),
+            (true, false) => Err(ActuateError::LeaseTooShort { needed }),
+            (true, true) => Ok(generation),
+        }
+    }
+}
+
+/// Gives up a call of the provider when the claimed time is over.
+async fn within_limit(
+    what: &str,
+    call: impl Future<Output = Result<(), CapacityError>>,
+) -> Result<(), ActuateError> {
+    match tokio::time::timeout(CALL_LIMIT, call).await {
+        Ok(outcome) => Ok(outcome?),
+        Err(_) => {
+            let (what, problem) = (what.to_owned(), format!("no answer within {CALL_LIMIT:?}"));
+            Err(CapacityError::Unavailable { what, problem }.into())
+        }
+    }
+}

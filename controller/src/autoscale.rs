@@ -1,0 +1,266 @@
+//! Flow C, the whole of it: observe, plan, say why, act if allowed, read back.
+//!
+//! Reading back is the next observation: what was asked for is a wish until the provider and the
+//! agents show it. Nothing is decided after the plan.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebbtide_core::observation::{Observation, ReplicaView};
+use ebbtide_core::policy::{FleetPolicy, Mode};
+use ebbtide_core::scale::{Action, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
+use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::client::WorkQueue;
+use ebbtide_queue::control::ControlView;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::actuate::Actuator;
+use crate::capacity::Capacity;
+use crate::journal::{Entry, Journal, Outcome, summarize};
+use crate::leader::Leadership;
+use crate::metrics::Metrics;
+use crate::observe::{self, Reads};
+use crate::policy_source::PolicyState;
+use crate::server::Pulse;
+use crate::status::{ControllerStatus, Snapshot};
+
+/// Shortest time between two ticks of which the second was caused by a hint.
+const HINTED_TICK_MIN: Duration = Duration::from_millis(100);
+
+/// The parts that the loop works with.
+pub(crate) struct Autoscaler {
+    pub queue: WorkQueue,
+    pub capacity: Arc<dyn Capacity>,
+    pub leadership: watch::Receiver<Option<Leadership>>,
+    pub policy: watch::Receiver<PolicyState>,
+    pub tick: Option<Duration>,
+    pub journal: Journal,
+    pub metrics: Metrics,
+    pub status: ControllerStatus,
+    pub pulse: Pulse,
+    pub now: fn() -> UnixMillis,
+}
+
+/// What one tick hands to the next.
+#[derive(Default)]
+struct Past {
+    memory: ScaleMemory,
+    ticks: u64,
+    scale_decisions: u64,
+    last_decision: Option<String>,
+    problems: Vec<String>,
+}
+
+impl Autoscaler {
+    /// Ticks until `shutdown`.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let mut past = Past::default();
+        loop {
+            let began_at = Instant::now();
+            tokio::select! {
+                next = self.turn(past) => past = next,
+                () = shutdown.cancelled() => return,
+            }
+            self.pulse.beat();
+            let tick = self.tick.unwrap_or(self.policy.borrow().policy.rollout.tick);
+            tokio::select! {
+                () = tokio::time::sleep_until(began_at + tick) => {}
+                () = change_of_leader(self.leadership.clone()) => {
+                    tokio::time::sleep(HINTED_TICK_MIN).await;
+                }
+                () = shutdown.cancelled() => return,
+            }
+        }
+    }
+
+    /// One turn of the loop.
+    async fn turn(&mut self, mut past: Past) -> Past {
+        let began_at = Instant::now();
+        let PolicyState { policy, problem } = self.policy.borrow().clone();
+        past.ticks += 1;
+
+        let reads = observe::read(&self.queue, &*self.capacity, &policy).await;
+        let now = (self.now)();
+        let nodes_per_replica = policy.rollout.nodes_per_replica;
+        let observation = observe::build(&reads, nodes_per_replica, now);
+
+        let plan = plan_scale(&SizingTerms::from(&*policy), &observation, &past.memory);
+
+        let held = self.why_held(&policy, &reads);
+        let mut outcomes = Vec::new();
+        for action in &plan.actions {
+            let outcome = match held_for(action, held.as_ref()) {
+                Some(_) => "recommended".to_owned(),
+                None => self.act(action, &plan, &policy, &mut past).await,
+            };
+            outcomes.push(Outcome { action: action.to_string(), outcome });
+        }
+
+        self.count_busy_terminations(&plan, &outcomes, &observation);
+        let problems = reads.problems.iter().cloned().chain(problem).collect();
+        let report =
+            Report { policy: &policy, observation: &observation, plan: &plan, held, problems };
+        self.tell(report, outcomes, &mut past);
+        let is_complete = reads.problems.is_empty();
+        let is_leader = self.leadership.borrow().is_some();
+        self.metrics.end_loop(began_at.elapsed(), is_leader, is_complete.then_some(now));
+        past.memory = plan.memory;
+        past
+    }
+
+    /// Why nothing is carried out, if so.
+    fn why_held(&self, policy: &FleetPolicy, reads: &Reads) -> Option<Held> {
+        if self.leadership.borrow().is_none() {
+            return Some(Held {
+                why: "another controller leads".to_owned(),
+                spares_records: false,
+            });
+        }
+        if let Some(hold) = reads.view.as_ref().ok().and_then(hold_on_rollout) {
+            return Some(Held { why: hold, spares_records: true });
+        }
+        let why = "mode is observe: plans are recommendations".to_owned();
+        (policy.mode == Mode::Observe).then_some(Held { why, spares_records: true })
+    }
+
+    async fn act(
+        &self,
+        action: &Action,
+        plan: &ScalePlan,
+        policy: &FleetPolicy,
+        past: &mut Past,
+    ) -> String {
+        let actuator = Actuator {
+            queue: &self.queue,
+            capacity: &*self.capacity,
+            policy,
+            leadership: &self.leadership,
+            tick: past.ticks,
+        };
+        match actuator.carry_out(action).await {
+            Ok(()) => {
+                self.metrics.count_decision(action, &plan.reasons);
+                if action.is_decision() {
+                    past.scale_decisions += 1;
+                    past.last_decision = Some(action.to_string());
+                }
+                "done".to_owned()
+            }
+            Err(error) => {
+                tracing::warn!(%error, %action, "action was not carried out");
+                format!("failed: {error}")
+            }
+        }
+    }
+
+    /// Counts what the planner's laws rule out, from what was really done.
+    fn count_busy_terminations(
+        &self,
+        plan: &ScalePlan,
+        outcomes: &[Outcome],
+        observation: &Observation,
+    ) {
+        let replicas = observation.replicas.known().map_or(&[][..], Vec::as_slice);
+        for (action, outcome) in plan.actions.iter().zip(outcomes) {
+            let Action::Retire { replica, .. } = action else { continue };
+            let is_idle =
+                |view: &ReplicaView| view.id == *replica && view.leased.known() == Some(&0);
+            if outcome.outcome == "done" && !replicas.iter().any(is_idle) {
+                self.metrics.count_busy_termination();
+            }
+        }
+    }
+
+    /// Journal, metrics, status, and one log line for each problem that comes or goes.
+    fn tell(&mut self, report: Report<'_>, outcomes: Vec<Outcome>, past: &mut Past) {
+        let Report { policy, observation, plan, held, problems } = report;
+        self.metrics.observe(observation, plan);
+        self.metrics.set_policy(policy, plan, observation.now);
+        let generation = self.leadership.borrow().map_or(0, |held| held.generation);
+        let mode = if policy.mode == Mode::Act { "act" } else { "observe" };
+        let reasons: Vec<String> = plan.reasons.iter().map(ToString::to_string).collect();
+        let held = held.map(|held| held.why);
+        let actions = outcomes.iter().map(|outcome| outcome.action.clone()).collect();
+        self.journal.record(&Entry {
+            at: observation.now,
+            mode,
+            generation,
+            running: plan.running,
+            wish: plan.wish,
+            desired: plan.desired,
+            actions: outcomes,
+            reasons: reasons.clone(),
+            held: held.clone(),
+            observed: summarize(observation, plan),
+        });
+        for problem in problems.iter().filter(|problem| !past.problems.contains(problem)) {
+            tracing::warn!(%problem, "not everything can be read");
+        }
+        if problems.is_empty() && !past.problems.is_empty() {
+            tracing::info!("everything can be read again");
+        }
+        past.problems.clone_from(&problems);
+        self.status.replace(Snapshot {
+            ticked_at: observation.now,
+            ticks: past.ticks,
+            is_leader: generation > 0,
+            generation,
+            mode,
+            running: plan.running,
+            desired: plan.desired,
+            replicas: replicas_by_state(observation),
+            actions,
+            reasons,
+            held,
+            problems,
+            scale_decisions: past.scale_decisions,
+            last_decision: past.last_decision.clone(),
+        });
+    }
+}
+
+/// Waits until this controller begins or ceases to lead; a renewal is no change.
+async fn change_of_leader(mut leadership: watch::Receiver<Option<Leadership>>) {
+    let leads = leadership.borrow().is_some();
+    if leadership.wait_for(|held| held.is_some() != leads).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// What one turn has to tell.
+struct Report<'a> {
+    policy: &'a FleetPolicy,
+    observation: &'a Observation,
+    plan: &'a ScalePlan,
+    held: Option<Held>,
+    problems: Vec<String>,
+}
+
+/// Why nothing is carried out.
+struct Held {
+    why: String,
+    /// Whether records of what is gone may still be removed: that changes no capacity.
+    spares_records: bool,
+}
+
+fn held_for<'a>(action: &Action, held: Option<&'a Held>) -> Option<&'a Held> {
+    let is_record = matches!(action, Action::Forget { .. });
+    held.filter(|held| !(is_record && held.spares_records))
+}
+
+fn hold_on_rollout(view: &ControlView) -> Option<String> {
+    let is_ours = |role: &str| role == "rollout" || role == "all";
+    let hold = view.holds.iter().find(|hold| is_ours(&hold.role))?;
+    Some(format!("{} is on hold until {} by {}: {}", hold.role, hold.until, hold.who, hold.reason))
+}
+
+fn replicas_by_state(observation: &Observation) -> BTreeMap<&'static str, u64> {
+    let mut states = BTreeMap::new();
+    for replica in observation.replicas.known().into_iter().flatten() {
+        *states.entry(replica.state.as_str()).or_default() += 1;
+    }
+    states
+}

@@ -1,0 +1,314 @@
+//! The `asg` provider: one EC2 Auto Scaling group for each pool, one market each.
+//!
+//! `SetDesiredCapacity` only ever raises, after the size was read again: where it lowers, the
+//! *group* picks the victims. Lowering is `TerminateInstanceInAutoScalingGroup` with decrement, for
+//! exactly the named instances. Throttling is retried with jitter within the time limit of a call
+//! and says nothing about capacity.
+
+mod calls;
+mod convert;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+
+use async_trait::async_trait;
+use aws_sdk_autoscaling::types::AutoScalingGroup;
+use aws_sdk_ec2::types::Filter;
+use aws_smithy_http_client::tls;
+use ebbtide_core::ids::NodeName;
+use ebbtide_core::observation::{Activities, InstanceId, InstanceView, PoolView, Signal};
+use ebbtide_core::policy::{AutoScalingGroupName, Market, Pool, PoolName, Provider};
+
+use self::calls::call;
+use super::{Capacity, CapacityError};
+use crate::metrics::ApiCalls;
+
+/// Groups that one DescribeAutoScalingGroups may name, and its page size.
+const GROUPS_PER_CALL: usize = 100;
+
+/// Instances that one filter of DescribeInstances may name.
+const INSTANCES_PER_CALL: usize = 200;
+
+/// Activities that are read of a group that is short: several tries of every missing node.
+const ACTIVITIES_LIMIT: i32 = 50;
+
+/// How to reach AWS. What is not given comes from the standard variables and files.
+#[derive(Debug, Clone, Default)]
+pub struct AwsSettings {
+    /// The region; none takes `AWS_REGION` or the profile's.
+    pub region: Option<String>,
+    /// One address for all services, `http://` included; none takes `AWS_ENDPOINT_URL` and its
+    /// variants per service, or AWS's own.
+    pub endpoint_url: Option<String>,
+}
+
+/// Auto Scaling groups of one account and region.
+pub struct AsgCapacity {
+    groups: aws_sdk_autoscaling::Client,
+    instances: aws_sdk_ec2::Client,
+    calls: ApiCalls,
+    /// What EC2 said about instances that groups show; it does not change in their life.
+    known: Mutex<BTreeMap<InstanceId, Machine>>,
+    /// Pools whose activities have been read at least once.
+    introduced: Mutex<BTreeSet<PoolName>>,
+}
+
+/// What EC2 says about an instance.
+#[derive(Debug, Clone)]
+struct Machine {
+    node: Option<NodeName>,
+    market: Market,
+}
+
+impl AsgCapacity {
+    /// Clients with the standard chain of credentials. Nothing is called yet, so that AWS may be
+    /// away.
+    pub async fn connect(settings: AwsSettings, calls: ApiCalls) -> Self {
+        let ring = tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring);
+        let http = aws_smithy_http_client::Builder::new().tls_provider(ring).build_https();
+        let mut loader = aws_config::defaults(aws_config::BehaviorVersion::latest())
+            .http_client(http)
+            .retry_config(aws_config::retry::RetryConfig::disabled());
+        if let Some(region) = settings.region {
+            loader = loader.region(aws_config::Region::new(region));
+        }
+        if let Some(url) = settings.endpoint_url {
+            loader = loader.endpoint_url(url);
+        }
+        Self::with_config(&loader.load().await, calls)
+    }
+
+    /// Clients with this configuration.
+    pub fn with_config(config: &aws_config::SdkConfig, calls: ApiCalls) -> Self {
+        Self {
+            groups: aws_sdk_autoscaling::Client::new(config),
+            instances: aws_sdk_ec2::Client::new(config),
+            calls,
+            known: Mutex::default(),
+            introduced: Mutex::default(),
+        }
+    }
+
+    async fn describe_groups(
+        &self,
+        names: &[&AutoScalingGroupName],
+    ) -> Result<BTreeMap<String, AutoScalingGroup>, CapacityError> {
+        let mut found = BTreeMap::new();
+        for names in names.chunks(GROUPS_PER_CALL) {
+            let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+            let page = i32::try_from(GROUPS_PER_CALL).unwrap_or(i32::MAX);
+            let reply = call("DescribeAutoScalingGroups", &self.calls, || {
+                self.groups
+                    .describe_auto_scaling_groups()
+                    .set_auto_scaling_group_names(Some(names.clone()))
+                    .max_records(page)
+                    .send()
+            })
+            .await?;
+            for group in reply.auto_scaling_groups.unwrap_or_default() {
+                if let Some(name) = group.auto_scaling_group_name.clone() {
+                    found.insert(name, group);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Asks EC2 about instances that are new. Without an answer they stay without a node's name
+    /// until the next tick; agents tell their instance themselves.
+    async fn learn_machines(&self, ids: &BTreeSet<InstanceId>) {
+        let new: Vec<String> = {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.retain(|id, _| ids.contains(id));
+            ids.iter().filter(|id| !known.contains_key(id)).map(|id| id.0.clone()).collect()
+        };
+        match self.describe_instances(&new).await {
+            Ok(machines) => {
+                let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+                let machines = machines.iter().filter_map(convert::machine);
+                known.extend(machines);
+            }
+            Err(error) => tracing::warn!(%error, "names of new nodes are not known yet"),
+        }
+    }
+
+    /// The instances among these that EC2 knows.
+    async fn describe_instances(
+        &self,
+        ids: &[String],
+    ) -> Result<Vec<aws_sdk_ec2::types::Instance>, CapacityError> {
+        let mut found = Vec::new();
+        for ids in ids.chunks(INSTANCES_PER_CALL) {
+            // A filter leaves unknown ids out, where naming them would fail the whole call.
+            let filter = Filter::builder().name("instance-id").set_values(Some(ids.to_vec()));
+            let filter = filter.build();
+            let reply = call("DescribeInstances", &self.calls, || {
+                self.instances.describe_instances().filters(filter.clone()).send()
+            })
+            .await?;
+            let reservations = reply.reservations.unwrap_or_default();
+            found.extend(reservations.into_iter().flat_map(|r| r.instances.unwrap_or_default()));
+        }
+        Ok(found)
+    }
+
+    fn view(&self, pool: &Pool, group: &AutoScalingGroup) -> PoolView {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut size = convert::pool_size(group);
+        for instance in &mut size.instances {
+            let machine = known.get(&instance.id);
+            instance.node = machine.and_then(|machine| machine.node.clone());
+            instance.market = Some(machine.map_or(pool.market, |machine| machine.market));
+        }
+        PoolView {
+            name: pool.name.clone(),
+            size: Signal::fresh(size),
+            activities: Signal::unknown("not asked: the group has what it wants"),
+        }
+    }
+
+    /// Reads activities at the first look at a group, and while it is short.
+    async fn add_activities(&self, group: &AutoScalingGroupName, view: &mut PoolView) {
+        let is_introduced = {
+            let introduced = self.introduced.lock().unwrap_or_else(PoisonError::into_inner);
+            introduced.contains(&view.name)
+        };
+        let is_short = view.size.known().is_some_and(|size| {
+            size.counted().count() < usize::try_from(size.desired).unwrap_or(usize::MAX)
+        });
+        if is_introduced && !is_short {
+            return;
+        }
+        view.activities = match self.describe_activities(group).await {
+            Ok(activities) => {
+                let mut introduced = self.introduced.lock().unwrap_or_else(PoisonError::into_inner);
+                introduced.insert(view.name.clone());
+                Signal::fresh(activities)
+            }
+            Err(error) => Signal::unknown(error.to_string()),
+        };
+    }
+
+    async fn describe_activities(
+        &self,
+        group: &AutoScalingGroupName,
+    ) -> Result<Activities, CapacityError> {
+        let reply = call("DescribeScalingActivities", &self.calls, || {
+            self.groups
+                .describe_scaling_activities()
+                .auto_scaling_group_name(group.as_str())
+                .max_records(ACTIVITIES_LIMIT)
+                .send()
+        })
+        .await?;
+        Ok(convert::activities(&reply.activities.unwrap_or_default()))
+    }
+
+    async fn terminate_one(&self, instance: &InstanceId) -> Result<(), CapacityError> {
+        let outcome = call("TerminateInstanceInAutoScalingGroup", &self.calls, || {
+            self.groups
+                .terminate_instance_in_auto_scaling_group()
+                .instance_id(&instance.0)
+                .should_decrement_desired_capacity(true)
+                .send()
+        })
+        .await;
+        match outcome {
+            Ok(_) => Ok(()),
+            // It is on its way out already: the reply to an earlier call was lost.
+            Err(CapacityError::Refused { message, .. }) if convert::says_not_found(&message) => {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn group_of(pool: &Pool) -> Option<&AutoScalingGroupName> {
+    match &pool.provider {
+        Provider::Asg(group) => Some(group),
+        _ => None,
+    }
+}
+
+fn foreign(pool: &Pool) -> CapacityError {
+    CapacityError::Foreign { pool: pool.name.to_string() }
+}
+
+#[async_trait]
+impl Capacity for AsgCapacity {
+    async fn observe(&self, pools: &[&Pool]) -> Vec<PoolView> {
+        let names: Vec<&AutoScalingGroupName> =
+            pools.iter().filter_map(|pool| group_of(pool)).collect();
+        let groups = match self.describe_groups(&names).await {
+            Ok(groups) => groups,
+            Err(error) => {
+                let why = error.to_string();
+                let unread = |pool: &&Pool| PoolView::unread(pool.name.clone(), why.clone());
+                return pools.iter().map(unread).collect();
+            }
+        };
+        let shown = groups.values().flat_map(|group| convert::pool_size(group).instances);
+        let ids: BTreeSet<InstanceId> = shown.map(|InstanceView { id, .. }| id).collect();
+        self.learn_machines(&ids).await;
+        let mut views = Vec::new();
+        for pool in pools {
+            let Some(name) = group_of(pool) else {
+                views.push(PoolView::unread(pool.name.clone(), foreign(pool).to_string()));
+                continue;
+            };
+            let Some(group) = groups.get(name.as_str()) else {
+                let why = format!("there is no Auto Scaling group {name}");
+                views.push(PoolView::unread(pool.name.clone(), why));
+                continue;
+            };
+            let mut view = self.view(pool, group);
+            self.add_activities(name, &mut view).await;
+            views.push(view);
+        }
+        views
+    }
+
+    async fn find_gone(
+        &self,
+        instances: &[InstanceId],
+    ) -> Result<BTreeSet<InstanceId>, CapacityError> {
+        let ids: Vec<String> = instances.iter().map(|id| id.0.clone()).collect();
+        let found = self.describe_instances(&ids).await?;
+        let alive: BTreeSet<&str> = found
+            .iter()
+            .filter(|instance| !convert::is_terminated(instance))
+            .filter_map(|instance| instance.instance_id())
+            .collect();
+        Ok(instances.iter().filter(|id| !alive.contains(id.0.as_str())).cloned().collect())
+    }
+
+    async fn raise(&self, pool: &Pool, from: u32, to: u32) -> Result<(), CapacityError> {
+        let name = group_of(pool).ok_or_else(|| foreign(pool))?;
+        let groups = self.describe_groups(&[name]).await?;
+        let found = groups.get(name.as_str()).map(convert::desired);
+        if found != Some(from) || to <= from {
+            let got = found.unwrap_or(0);
+            return Err(CapacityError::Moved { pool: pool.name.to_string(), expected: from, got });
+        }
+        let desired = i32::try_from(to).unwrap_or(i32::MAX);
+        call("SetDesiredCapacity", &self.calls, || {
+            self.groups
+                .set_desired_capacity()
+                .auto_scaling_group_name(name.as_str())
+                .desired_capacity(desired)
+                .honor_cooldown(false)
+                .send()
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn terminate(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError> {
+        group_of(pool).ok_or_else(|| foreign(pool))?;
+        for instance in instances {
+            self.terminate_one(instance).await?;
+        }
+        Ok(())
+    }
+}

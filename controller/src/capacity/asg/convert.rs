@@ -1,0 +1,133 @@
+//! From AWS's replies to what sizing reads. Pure.
+
+use aws_sdk_autoscaling::types::{Activity, AutoScalingGroup, ScalingActivityStatusCode};
+use aws_sdk_ec2::types::{Instance, InstanceLifecycleType, InstanceStateName};
+use ebbtide_core::observation::{
+    Activities, FailureKind, InstanceId, InstanceState, InstanceView, LaunchFailure, PoolSize,
+};
+use ebbtide_core::policy::Market;
+use ebbtide_core::time::UnixMillis;
+
+use super::Machine;
+
+pub(super) fn desired(group: &AutoScalingGroup) -> u32 {
+    group.desired_capacity().and_then(|nodes| u32::try_from(nodes).ok()).unwrap_or(0)
+}
+
+/// The size and the instances of a group; nodes and markets are filled in later.
+pub(super) fn pool_size(group: &AutoScalingGroup) -> PoolSize {
+    let instances = group.instances().iter().filter_map(|instance| {
+        Some(InstanceView {
+            id: InstanceId(instance.instance_id()?.to_owned()),
+            state: lifecycle(instance.lifecycle_state().map_or("", |state| state.as_str())),
+            is_protected: instance.protected_from_scale_in().unwrap_or(false),
+            node: None,
+            zone: instance.availability_zone().and_then(|zone| zone.parse().ok()),
+            market: None,
+        })
+    });
+    PoolSize {
+        desired: desired(group),
+        limit: group.max_size().and_then(|nodes| u32::try_from(nodes).ok()),
+        instances: instances.collect(),
+    }
+}
+
+/// A state of an instance in its group, by AWS's word for it.
+fn lifecycle(state: &str) -> InstanceState {
+    match state.split(':').next().unwrap_or(state) {
+        "Pending" => InstanceState::Pending,
+        "InService" => InstanceState::InService,
+        "Terminating" | "Terminated" => InstanceState::Terminating,
+        _ => InstanceState::Aside,
+    }
+}
+
+/// Failed launches, and when the newest activity began, all on AWS's clock.
+pub(super) fn activities(activities: &[Activity]) -> Activities {
+    let started = |activity: &Activity| {
+        let millis = activity.start_time()?.to_millis().ok()?;
+        u64::try_from(millis).ok().map(UnixMillis)
+    };
+    let failures = activities.iter().filter_map(|activity| {
+        let has_failed = activity.status_code() == Some(&ScalingActivityStatusCode::Failed);
+        let is_launch = !activity.description().unwrap_or("").starts_with("Terminating");
+        let message = activity.status_message().unwrap_or("").to_owned();
+        let kind = FailureKind::of_text(&message);
+        let at = started(activity)?;
+        (has_failed && is_launch).then_some(LaunchFailure { at, kind, message })
+    });
+    Activities {
+        newest_at: activities.iter().filter_map(started).max(),
+        failures: failures.collect(),
+    }
+}
+
+/// The node that an instance becomes: EKS names nodes by their private DNS name.
+pub(super) fn machine(instance: &Instance) -> Option<(InstanceId, Machine)> {
+    let id = InstanceId(instance.instance_id()?.to_owned());
+    let node = instance.private_dns_name().filter(|name| !name.is_empty());
+    let is_spot = instance.instance_lifecycle() == Some(&InstanceLifecycleType::Spot);
+    let market = if is_spot { Market::Spot } else { Market::OnDemand };
+    Some((id, Machine { node: node.and_then(|name| name.parse().ok()), market }))
+}
+
+pub(super) fn is_terminated(instance: &Instance) -> bool {
+    let state = instance.state().and_then(|state| state.name());
+    state == Some(&InstanceStateName::Terminated)
+}
+
+/// Whether AWS refused because the instance is no part of a group any more.
+pub(super) fn says_not_found(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    message.contains("not found") || message.contains("no managed instance")
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_autoscaling::primitives::DateTime;
+
+    use super::*;
+
+    #[test]
+    fn lifecycle_states_are_counted_as_the_group_counts_them() {
+        let table = [
+            ("Pending", true),
+            ("Pending:Wait", true),
+            ("InService", true),
+            ("Terminating", false),
+            ("Terminating:Wait", false),
+            ("Terminated", false),
+            ("Standby", false),
+            ("Detaching", false),
+            ("Warmed:Stopped", false),
+        ];
+        for (state, counts) in table {
+            assert_eq!(lifecycle(state).counts(), counts, "{state}");
+        }
+    }
+
+    #[test]
+    fn only_failed_launches_are_failures() {
+        let activity = |status, description: &str, seconds| {
+            Activity::builder()
+                .activity_id("a")
+                .auto_scaling_group_name("g")
+                .cause("c")
+                .description(description)
+                .start_time(DateTime::from_secs(seconds))
+                .status_code(status)
+                .status_message("InsufficientInstanceCapacity")
+                .build()
+        };
+        let read = activities(&[
+            activity(ScalingActivityStatusCode::Successful, "Launching a new EC2 instance", 30),
+            activity(ScalingActivityStatusCode::Failed, "Launching a new EC2 instance", 20),
+            activity(ScalingActivityStatusCode::Failed, "Terminating EC2 instance: i-1", 10),
+        ]);
+        assert_eq!(read.newest_at, Some(UnixMillis(30_000)));
+        assert_eq!(read.failures.len(), 1);
+        assert_eq!(read.failures[0].at, UnixMillis(20_000));
+        assert_eq!(read.failures[0].kind, FailureKind::Capacity);
+    }
+}

@@ -1,0 +1,99 @@
+//! Where nodes come from: what a capacity provider must offer.
+//!
+//! Sizes are raised by absolute numbers and lowered only by terminating named instances. Every
+//! call ends within [`CALL_LIMIT`], whatever the provider does.
+
+pub mod asg;
+pub mod local;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ebbtide_core::observation::{FailureKind, InstanceId, PoolView};
+use ebbtide_core::policy::Pool;
+use thiserror::Error;
+
+/// Longest time that one call may take, its retries included.
+pub const CALL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why a provider did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CapacityError {
+    /// It did not answer, or in time.
+    #[error("{what} did not answer: {problem}; it is asked again at the next tick")]
+    Unavailable {
+        /// Which call.
+        what: String,
+        /// What went wrong.
+        problem: String,
+    },
+    /// It refused.
+    #[error("{what} was refused: {code}: {message}")]
+    Refused {
+        /// Which call.
+        what: String,
+        /// The provider's error code.
+        code: String,
+        /// What the provider said.
+        message: String,
+    },
+    /// The pool is not as it was when the decision was made.
+    #[error("pool {pool} must be at {expected} nodes to be raised, got {got}; nothing was written")]
+    Moved {
+        /// Which pool.
+        pool: String,
+        /// The size that the decision was made on.
+        expected: u32,
+        /// The size that was found.
+        got: u32,
+    },
+    /// This provider does not know the pool.
+    #[error("pool {pool} is not of this provider")]
+    Foreign {
+        /// Which pool.
+        pool: String,
+    },
+}
+
+impl CapacityError {
+    /// Whether the same call may succeed later without anybody changing anything.
+    pub fn is_retriable(&self) -> bool {
+        match self {
+            Self::Unavailable { .. } | Self::Moved { .. } => true,
+            Self::Refused { code, .. } => FailureKind::of_text(code) == FailureKind::Throttled,
+            Self::Foreign { .. } => false,
+        }
+    }
+}
+
+/// A capacity provider.
+#[async_trait]
+pub trait Capacity: Send + Sync {
+    /// Looks at the pools. A pool that cannot be read has an unknown size; its siblings are not
+    /// affected.
+    async fn observe(&self, pools: &[&Pool]) -> Vec<PoolView>;
+
+    /// Which of these instances do not exist any more, by the provider's own word.
+    ///
+    /// # Errors
+    /// No answer: then none counts as gone.
+    async fn find_gone(
+        &self,
+        instances: &[InstanceId],
+    ) -> Result<BTreeSet<InstanceId>, CapacityError>;
+
+    /// Asks for `to` nodes in all, where `from` were asked for when the decision was made. Never
+    /// lowers.
+    ///
+    /// # Errors
+    /// The pool is at another size by now, or the provider refused or did not answer; what then
+    /// holds is read at the next tick.
+    async fn raise(&self, pool: &Pool, from: u32, to: u32) -> Result<(), CapacityError>;
+
+    /// Terminates exactly these instances and asks for as many fewer. Repeating it is harmless.
+    ///
+    /// # Errors
+    /// The provider refused or did not answer; some may have been terminated.
+    async fn terminate(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError>;
+}

@@ -1,0 +1,185 @@
+//! Ties the parts of the controller together and runs them until it is told to stop.
+//!
+//! The outside world is passed in, so that `ebbtide controller` (Redis, EC2 Auto Scaling, a
+//! Kubernetes `Lease`) and `ebbtide demo` (all in this process) run the same code.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebbtide_core::policy::FleetPolicy;
+use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::client::WorkQueue;
+use ebbtide_queue::redis::{RedisOptions, RedisPort};
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::autoscale::Autoscaler;
+use crate::backoff::Backoff;
+use crate::capacity::Capacity;
+use crate::journal::Journal;
+use crate::leader::LeaderLease;
+use crate::metrics::Metrics;
+use crate::policy_source::{PolicySource, PolicyState, watch_policy};
+use crate::server::{Pulse, Shown, serve};
+use crate::status::{ControllerStatus, Snapshot};
+
+/// Pauses between attempts to reach a queue that has never answered.
+const CONNECT_PAUSE_FIRST: Duration = Duration::from_millis(250);
+const CONNECT_PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// What the controller is told once, at its start.
+#[derive(Debug, Clone)]
+pub struct ControllerConfig {
+    /// The policy to begin with.
+    pub policy: FleetPolicy,
+    /// Where to look for its successors.
+    pub policy_source: PolicySource,
+    /// Where to serve `/healthz`, `/readyz`, `/metrics` and `/status`, if anywhere.
+    pub listen: Option<SocketAddr>,
+    /// Time between two decisions; none takes the policy's.
+    pub tick: Option<Duration>,
+    /// The journal's file; none writes decisions to the log.
+    pub journal: Option<PathBuf>,
+}
+
+/// The work queue, or how to reach it.
+#[derive(Clone)]
+pub enum QueueSource {
+    /// A queue that is there.
+    Ready(WorkQueue),
+    /// A queue on Redis, to be reached with patience.
+    Redis(RedisOptions),
+}
+
+/// The outside world.
+pub struct Outside {
+    /// Where the work is.
+    pub queue: QueueSource,
+    /// Where nodes come from.
+    pub capacity: Arc<dyn Capacity>,
+    /// Who may act.
+    pub leader: Arc<dyn LeaderLease>,
+    /// What is counted; shared with the capacity provider.
+    pub metrics: Metrics,
+    /// What is shown; keep a clone to read it.
+    pub status: ControllerStatus,
+    /// This machine's wall clock.
+    pub now: fn() -> UnixMillis,
+}
+
+/// Why a controller cannot run.
+#[derive(Debug, Error)]
+pub enum ControllerError {
+    /// The address to serve on is taken or not of this machine.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// Runs the controller until `shutdown`, then gives the leader lease back.
+///
+/// Whatever is away, at the start or later, is waited for: the queue, the capacity provider, the
+/// leader lease. A run without a single tick ends well, too.
+///
+/// # Errors
+/// Only when the address cannot be listened on.
+pub async fn run(
+    config: ControllerConfig,
+    outside: Outside,
+    shutdown: CancellationToken,
+) -> Result<(), ControllerError> {
+    // Everything below ends with this token, also when this future is dropped in mid-run.
+    let stop = shutdown.child_token();
+    let _stop_on_drop = stop.clone().drop_guard();
+    let pulse = Pulse::new();
+    let shown = Shown {
+        metrics: outside.metrics.clone(),
+        status: outside.status.clone(),
+        pulse: pulse.clone(),
+    };
+    let mut tasks = tokio::task::JoinSet::new();
+    if let Some(address) = config.listen {
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|source| ControllerError::Listen { address, source })?;
+        let address = listener.local_addr().unwrap_or(address);
+        tracing::info!(%address, "controller listens");
+        tasks.spawn(serve(listener, shown, stop.clone()));
+    }
+    let state = PolicyState { policy: Arc::new(config.policy), problem: None };
+    let (policy, policy_seen) = watch::channel(state);
+    tasks.spawn(watch_policy(config.policy_source, policy, stop.clone()));
+
+    let connected = tokio::select! {
+        queue = connect(outside.queue, &outside.status, &pulse) => Some(queue),
+        () = stop.cancelled() => None,
+    };
+    if let Some(queue) = connected {
+        let (standing, leadership) = watch::channel(None);
+        let (leader, ended) = (outside.leader, stop.clone());
+        tasks.spawn(async move { leader.campaign(standing, ended).await });
+        let reaper = crate::reaper::reap_while_leading(
+            queue.clone(),
+            leadership.clone(),
+            outside.metrics.clone(),
+            stop.clone(),
+        );
+        tasks.spawn(reaper);
+        let autoscaler = Autoscaler {
+            queue,
+            capacity: outside.capacity,
+            leadership,
+            policy: policy_seen,
+            tick: config.tick,
+            journal: Journal::new(config.journal),
+            metrics: outside.metrics,
+            status: outside.status,
+            pulse,
+            now: outside.now,
+        };
+        autoscaler.run(stop.clone()).await;
+    }
+    stop.cancel();
+    while tasks.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// Reaches the queue, however long that takes.
+async fn connect(source: QueueSource, status: &ControllerStatus, pulse: &Pulse) -> WorkQueue {
+    let options = match source {
+        QueueSource::Ready(queue) => return queue,
+        QueueSource::Redis(options) => options,
+    };
+    let mut backoff = Backoff::new(CONNECT_PAUSE_FIRST, CONNECT_PAUSE_MAX);
+    let mut last_problem = String::new();
+    loop {
+        pulse.beat();
+        match RedisPort::connect(options.clone()).await {
+            Ok(port) => {
+                tracing::info!("queue is reachable");
+                return WorkQueue::new(Arc::new(port));
+            }
+            Err(error) => {
+                let problem = error.to_string();
+                if problem != last_problem {
+                    tracing::warn!(%error, "queue is not reachable");
+                }
+                let problems = vec![problem.clone()];
+                status.replace(Snapshot { problems, ..Snapshot::default() });
+                last_problem = problem;
+            }
+        }
+        tokio::time::sleep(backoff.pause()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! The whole controller on a queue in memory, the local provider and a lease in memory.
+
+mod world;
+
+use std::sync::atomic::Ordering;
+
+use ebbtide_core::time::whole_millis;
+use ebbtide_queue::control::{DrainState, HoldRecord, TrainerPhase};
+
+use super::*;
+use world::{World, policy};
+
+#[tokio::test(start_paused = true)]
+async fn empty_buffer_raises_the_fleet() {
+    let world = World::start(policy("act")).await;
+    world.enqueue_groups(0..40).await;
+    world.until("four nodes work", async || world.ready_nodes().await == 4).await;
+    world.until("it is settled", async || world.snapshot().actions.is_empty()).await;
+    let snapshot = world.snapshot();
+    assert_eq!((snapshot.running, snapshot.desired), (Some(4), Some(4)), "{snapshot:?}");
+    assert!(snapshot.scale_decisions >= 1);
+    assert!(snapshot.problems.is_empty(), "{snapshot:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_buffer_terminates_the_chosen_victim_after_it_drained() {
+    let world = World::start(policy("act")).await;
+    world.enqueue_groups(0..40).await;
+    world.until("four nodes work", async || world.ready_nodes().await == 4).await;
+    world.agents.may_drain.store(false, Ordering::Relaxed);
+    world.fill_buffer(4).await;
+    world.until("three drains are asked for", async || world.drains().await.len() == 3).await;
+    let asked: Vec<String> = world.drains().await.into_iter().map(|(id, _)| id).collect();
+
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(world.provider.nodes().len(), 4, "nothing is terminated before it drained");
+
+    world.agents.may_drain.store(true, Ordering::Relaxed);
+    world.until("one node is left", async || world.provider.nodes().len() == 1).await;
+    let left = world.provider.nodes()[0].node.to_string();
+    assert!(!asked.contains(&left), "exactly the chosen ones went: {asked:?}, left {left}");
+    world.until("their records are gone", async || world.node_records().await == 1).await;
+    assert!(world.drains().await.is_empty(), "their drains are forgotten");
+}
+
+#[tokio::test(start_paused = true)]
+async fn drain_is_taken_back_when_demand_returns() {
+    let world = World::start(policy("act")).await;
+    world.enqueue_groups(0..40).await;
+    world.until("four nodes work", async || world.ready_nodes().await == 4).await;
+    world.agents.may_drain.store(false, Ordering::Relaxed);
+    world.fill_buffer(4).await;
+    world.until("three drains are asked for", async || world.drains().await.len() == 3).await;
+    world.empty_buffer().await;
+    let cancelled =
+        async || world.drains().await.iter().all(|(_, state)| *state == DrainState::Cancelled);
+    world.until("the drains are taken back", cancelled).await;
+    assert_eq!(world.provider.nodes().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn observe_mode_recommends_and_writes_nothing() {
+    let world = World::start(policy("observe")).await;
+    world.enqueue_groups(0..40).await;
+    world.until("it recommends", async || !world.snapshot().actions.is_empty()).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let snapshot = world.snapshot();
+    assert_eq!(snapshot.actions, ["raise pool spot from 0 to 4"]);
+    assert!(snapshot.held.as_deref().is_some_and(|held| held.contains("observe")));
+    assert_eq!((world.provider.nodes().len(), snapshot.scale_decisions), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn hold_stops_actuation_until_it_ends() {
+    let world = World::start(policy("act")).await;
+    world.until("the minimum runs", async || world.ready_nodes().await == 1).await;
+    let now = world.queue.view().await.expect("memory").now;
+    let hold = HoldRecord {
+        role: "rollout".to_owned(),
+        until: now.plus(Duration::from_secs(60)),
+        reason: "maintenance".to_owned(),
+        who: "operator".to_owned(),
+    };
+    world.queue.put_hold(hold).await.expect("memory");
+    world.enqueue_groups(0..40).await;
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    assert_eq!(world.provider.nodes().len(), 1);
+    assert!(world.snapshot().held.as_deref().is_some_and(|held| held.contains("maintenance")));
+    world.until("four nodes work", async || world.ready_nodes().await == 4).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_controller_is_passive_until_the_first_ends() {
+    let mut world = World::start(policy("act")).await;
+    let second = world.add_controller(policy("act"));
+    world.enqueue_groups(0..40).await;
+    world.until("four nodes work", async || world.ready_nodes().await == 4).await;
+    let snapshot = second.snapshot();
+    assert!(!snapshot.is_leader && snapshot.ticks > 0, "{snapshot:?}");
+    assert_eq!(snapshot.scale_decisions, 0);
+    assert!(snapshot.problems.is_empty(), "a passive controller is ready: {snapshot:?}");
+
+    world.end_first().await;
+    world.until("the second leads", async || second.snapshot().is_leader).await;
+    assert_eq!(second.snapshot().generation, 2);
+    world.fill_buffer(4).await;
+    world.until("one node is left", async || world.provider.nodes().len() == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn queue_that_is_away_changes_nothing_and_is_met_again() {
+    let world = World::start(policy("act")).await;
+    world.enqueue_groups(0..40).await;
+    world.until("four nodes work", async || world.ready_nodes().await == 4).await;
+    let before = world.snapshot().scale_decisions;
+    world.port.is_away.store(true, Ordering::Relaxed);
+    world.until("it says so", async || !world.snapshot().problems.is_empty()).await;
+    let snapshot = world.snapshot();
+    assert!(snapshot.problems[0].contains("redis test is not reachable"), "{snapshot:?}");
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(world.provider.nodes().len(), 4);
+    assert_eq!(world.snapshot().scale_decisions, before);
+
+    world.port.is_away.store(false, Ordering::Relaxed);
+    world.until("it is well again", async || world.snapshot().problems.is_empty()).await;
+    world.fill_buffer(4).await;
+    world.until("one node is left", async || world.provider.nodes().len() == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn expired_leases_are_reaped_and_said_so() {
+    let world = World::start(policy("act")).await;
+    world.enqueue_groups(0..1).await;
+    let holder = "ghost/boot/process".parse().expect("valid");
+    let ttl = Duration::from_secs(5);
+    let leased = world.queue.lease(&holder, 1, ttl, Default::default()).await.expect("memory");
+    assert_eq!(leased.grants.len(), 1);
+    let ready = async || {
+        let shards = world.queue.status().await.complete().expect("memory");
+        shards.iter().map(|shard| shard.ready).sum::<u64>()
+    };
+    world.until("the unit is ready again", async || ready().await == 1).await;
+    let view = world.queue.view().await.expect("memory");
+    let beat = view.reaper_beat.expect("the leader says that it reaps");
+    assert!(whole_millis(view.now.since(beat)) <= 2000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_node_is_forgotten_and_replaced_without_a_decision() {
+    let world = World::start(policy("act")).await;
+    world.enqueue_groups(0..40).await;
+    world.until("four nodes work", async || world.ready_nodes().await == 4).await;
+    let before = world.snapshot().scale_decisions;
+    let lost = world.provider.nodes()[0].clone();
+    world.agents.kill(&lost.node);
+    world.provider.lose(&lost.instance);
+    let is_forgotten = async || {
+        let view = world.queue.view().await.expect("memory");
+        view.nodes.iter().all(|record| record.node != lost.node)
+    };
+    world.until("its record is gone", is_forgotten).await;
+    world.until("four nodes work", async || world.ready_nodes().await == 4).await;
+    assert_eq!(world.snapshot().scale_decisions, before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_that_has_ended_goes_down_to_the_minimum() {
+    let world = World::start(policy("act")).await;
+    world.enqueue_groups(0..40).await;
+    world.until("four nodes work", async || world.ready_nodes().await == 4).await;
+    *world.phase.lock().expect("no panic") = TrainerPhase::Done;
+    world.until("one node is left", async || world.provider.nodes().len() == 1).await;
+}
+
+#[tokio::test]
+async fn shutdown_before_the_queue_was_ever_reached_ends_well() {
+    let options = RedisOptions {
+        url: "redis://127.0.0.1:1".to_owned(),
+        run: "run".parse().expect("valid"),
+        shard_count: None,
+        durability: Default::default(),
+    };
+    let status = ControllerStatus::default();
+    let outside = world::outside(
+        QueueSource::Redis(options),
+        world::provider(),
+        Default::default(),
+        status.clone(),
+    );
+    let shutdown = CancellationToken::new();
+    let config = world::config(policy("act"));
+    let running = tokio::spawn(run(config, outside, shutdown.clone()));
+    let waits = async {
+        while status.snapshot().problems.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waits).await.expect("it says what is away");
+    let problem = status.snapshot().problems[0].clone();
+    assert!(problem.contains("127.0.0.1:1"), "{problem}");
+    shutdown.cancel();
+    running.await.expect("no panic").expect("ends well");
+}

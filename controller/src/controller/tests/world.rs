@@ -1,0 +1,372 @@
+//! A small world around a controller: agents that drain when asked, a trainer that reports.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, Mutex};
+
+use async_trait::async_trait;
+use ebbtide_core::fabric::FabricVerdict;
+use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId};
+use ebbtide_core::policy::Market;
+use ebbtide_core::work::{Chunk, Finish, FinishReason, Origin, PromptGroup};
+use ebbtide_queue::client::{MemoryPort, QueueError, QueuePort};
+use ebbtide_queue::command::{Command, Reply, Then, UnitWrite};
+use ebbtide_queue::control::{
+    ControlCommand, ControlReply, DrainProgress, DrainState, NodeRecord, NodeState, TrainerPhase,
+    TrainerRecord,
+};
+use tokio::time::Instant;
+
+use super::super::*;
+use crate::capacity::local::{LocalCapacity, LocalNode, LocalPool, NodeOrder};
+use crate::leader::MemoryLease;
+
+/// Longest that any event of these tests may take, on the paused clock.
+const LIMIT: Duration = Duration::from_secs(300);
+const BEAT: Duration = Duration::from_millis(500);
+
+/// The paused clock as a wall clock, so that nothing here runs on real time.
+pub fn paused_clock() -> UnixMillis {
+    static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let (now, origin) = (Instant::now(), *ORIGIN);
+    let base = UnixMillis(1_700_000_000_000);
+    base.plus(now.saturating_duration_since(origin)).minus(origin.saturating_duration_since(now))
+}
+
+/// Two groups of one sample per step, lag 3, four samples on a node: 8 useful units, 1 to 4 nodes.
+pub fn policy(mode: &str) -> FleetPolicy {
+    let text = format!(
+        "apiVersion: ebbtide.dev/v1alpha1
+kind: FleetPolicy
+metadata: {{name: run}}
+spec:
+  mode: {mode}
+  staleness: {{maxLag: 3}}
+  trainer: {{groupsPerStep: 2, groupSize: 1}}
+  rollout:
+    minReplicas: 1
+    maxReplicas: 4
+    concurrencyPerReplica: 2
+    pools: [spot]
+    bufferTargetSteps: 1.0
+    bufferMaxSteps: 2.0
+    startupEstimate: 5s
+    stabilizationDown: 5s
+    tick: 1s
+  pools:
+    - {{name: spot, provider: local, market: spot, maxNodes: 8}}
+"
+    );
+    FleetPolicy::parse(&text, "test").expect("valid")
+}
+
+pub fn provider() -> LocalCapacity {
+    let pool = LocalPool {
+        name: "spot".parse().expect("valid"),
+        market: Market::Spot,
+        zone: None,
+        initial_nodes: 0,
+        limit: 8,
+    };
+    LocalCapacity::new(vec![pool], Duration::from_secs(3), paused_clock)
+}
+
+pub fn config(policy: FleetPolicy) -> ControllerConfig {
+    let policy_source = PolicySource::Fixed;
+    ControllerConfig { policy, policy_source, listen: None, tick: None, journal: None }
+}
+
+pub fn outside(
+    queue: QueueSource,
+    capacity: LocalCapacity,
+    lease: MemoryLease,
+    status: ControllerStatus,
+) -> Outside {
+    Outside {
+        queue,
+        capacity: Arc::new(capacity),
+        leader: Arc::new(lease.candidate()),
+        metrics: Metrics::new().expect("names differ"),
+        status,
+        now: paused_clock,
+    }
+}
+
+/// A queue in memory that can be away.
+pub struct FlakyPort {
+    memory: MemoryPort,
+    pub is_away: AtomicBool,
+}
+
+impl FlakyPort {
+    fn check(&self) -> Result<(), QueueError> {
+        if !self.is_away.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let (what, problem) = ("redis test".to_owned(), "connection refused".to_owned());
+        Err(QueueError::Unavailable { what, problem })
+    }
+}
+
+#[async_trait]
+impl QueuePort for FlakyPort {
+    fn shard_count(&self) -> u16 {
+        self.memory.shard_count()
+    }
+
+    async fn call(&self, shard: u16, command: Command) -> Result<Reply, QueueError> {
+        self.check()?;
+        self.memory.call(shard, command).await
+    }
+
+    async fn control(&self, command: ControlCommand) -> Result<ControlReply, QueueError> {
+        self.check()?;
+        self.memory.control(command).await
+    }
+
+    async fn woken(&self) {
+        self.memory.woken().await;
+    }
+
+    async fn wake(&self) {
+        self.memory.wake().await;
+    }
+}
+
+/// Agents in miniature: they report, and drain when asked and allowed to.
+#[derive(Default)]
+pub struct Agents {
+    pub may_drain: AtomicBool,
+    dead: Mutex<BTreeSet<NodeName>>,
+}
+
+impl Agents {
+    /// The node falls silent without a word.
+    pub fn kill(&self, node: &NodeName) {
+        self.dead.lock().expect("no panic").insert(node.clone());
+    }
+
+    fn lives(&self, node: &NodeName) -> bool {
+        !self.dead.lock().expect("no panic").contains(node)
+    }
+
+    async fn obey(self: Arc<Self>, provider: LocalCapacity, queue: WorkQueue) {
+        loop {
+            match provider.next_order().await {
+                NodeOrder::Start(node) => {
+                    tokio::spawn(self.clone().report(node, queue.clone()));
+                }
+                NodeOrder::Stop(node) => self.kill(&node.node),
+            }
+        }
+    }
+
+    async fn report(self: Arc<Self>, node: LocalNode, queue: WorkQueue) {
+        while self.lives(&node.node) {
+            if self.report_once(&node, &queue).await.is_err() {
+                tracing::debug!("queue is away");
+            }
+            tokio::time::sleep(BEAT).await;
+        }
+    }
+
+    async fn report_once(&self, node: &LocalNode, queue: &WorkQueue) -> Result<(), QueueError> {
+        let replica = ReplicaId::from(&node.node);
+        let drain = queue.view().await?.active_drain(&replica).cloned();
+        let state = match &drain {
+            None => NodeState::Ready,
+            Some(_) if self.may_drain.load(Ordering::Relaxed) => NodeState::Drained,
+            Some(_) => NodeState::Draining,
+        };
+        let report = match state {
+            NodeState::Drained => Some(DrainState::Drained),
+            NodeState::Draining => Some(DrainState::Draining),
+            _ => None,
+        };
+        if let (Some(drain), Some(state)) = (drain, report) {
+            let (request_id, replica) = (drain.request_id, replica.clone());
+            queue.report_drain(DrainProgress { replica, request_id, generation: 0, state }).await?;
+        }
+        queue.put_node(record(node, state)).await
+    }
+}
+
+fn record(node: &LocalNode, state: NodeState) -> NodeRecord {
+    NodeRecord {
+        node: node.node.clone(),
+        holder: holder(&node.node),
+        replica: (&node.node).into(),
+        instance_id: Some(node.instance.0.clone()),
+        zone: None,
+        market: None,
+        state,
+        fabric: FabricVerdict::NotApplicable,
+        in_flight: 0,
+        tokens_per_second: 10.0,
+        weights_version: Some(PolicyVersion(0)),
+        notice_kind: None,
+        notice_deadline: None,
+        heartbeat: UnixMillis(0),
+    }
+}
+
+fn holder(node: &NodeName) -> Holder {
+    format!("{node}/boot/agent").parse().expect("valid")
+}
+
+/// A controller and everything around it.
+pub struct World {
+    pub queue: WorkQueue,
+    pub port: Arc<FlakyPort>,
+    pub provider: LocalCapacity,
+    pub agents: Arc<Agents>,
+    pub phase: Arc<Mutex<TrainerPhase>>,
+    lease: MemoryLease,
+    status: ControllerStatus,
+    shutdown: CancellationToken,
+    tasks: tokio::task::JoinSet<()>,
+    first: Option<tokio::task::JoinHandle<Result<(), ControllerError>>>,
+}
+
+impl World {
+    pub async fn start(policy: FleetPolicy) -> Self {
+        let memory = MemoryPort::new(2, paused_clock);
+        let port = Arc::new(FlakyPort { memory, is_away: AtomicBool::new(false) });
+        let queue = WorkQueue::new(port.clone());
+        let mut world = Self {
+            queue: queue.clone(),
+            port,
+            provider: provider(),
+            agents: Arc::default(),
+            phase: Arc::new(Mutex::new(TrainerPhase::Train)),
+            lease: MemoryLease::default(),
+            status: ControllerStatus::default(),
+            shutdown: CancellationToken::new(),
+            tasks: tokio::task::JoinSet::new(),
+            first: None,
+        };
+        world.agents.may_drain.store(true, Ordering::Relaxed);
+        world.tasks.spawn(report_trainer(queue.clone(), world.phase.clone()));
+        world.tasks.spawn(world.agents.clone().obey(world.provider.clone(), queue));
+        let (outside, shutdown) = (world.outside(world.status.clone()), world.shutdown.clone());
+        world.first = Some(tokio::spawn(run(config(policy), outside, shutdown)));
+        world.until("it leads", async || world.snapshot().is_leader).await;
+        world
+    }
+
+    fn outside(&self, status: ControllerStatus) -> Outside {
+        let queue = QueueSource::Ready(self.queue.clone());
+        outside(queue, self.provider.clone(), self.lease.clone(), status)
+    }
+
+    /// One more controller for the same lease; it ends with the world.
+    pub fn add_controller(&mut self, policy: FleetPolicy) -> ControllerStatus {
+        let status = ControllerStatus::default();
+        let outside = self.outside(status.clone());
+        self.tasks.spawn(async move {
+            run(config(policy), outside, CancellationToken::new()).await.expect("runs");
+        });
+        status
+    }
+
+    /// Ends the first controller and waits for its end.
+    pub async fn end_first(&mut self) {
+        self.shutdown.cancel();
+        let first = self.first.take().expect("it runs");
+        first.await.expect("no panic").expect("ends well");
+    }
+
+    /// Waits for an event, with a bound.
+    pub async fn until(&self, event: &str, is_so: impl AsyncFn() -> bool) {
+        let waits = async {
+            while !is_so().await {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        if tokio::time::timeout(LIMIT, waits).await.is_err() {
+            panic!("not in time: {event}; {:?}", self.snapshot());
+        }
+    }
+
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.status.snapshot()
+    }
+
+    pub async fn ready_nodes(&self) -> usize {
+        let view = self.queue.view().await.expect("memory");
+        view.nodes.iter().filter(|node| node.state == NodeState::Ready).count()
+    }
+
+    pub async fn node_records(&self) -> usize {
+        self.queue.view().await.expect("memory").nodes.len()
+    }
+
+    pub async fn drains(&self) -> Vec<(String, DrainState)> {
+        let view = self.queue.view().await.expect("memory");
+        view.drains.iter().map(|drain| (drain.replica.to_string(), drain.state)).collect()
+    }
+
+    pub async fn enqueue_groups(&self, numbers: Range<u32>) {
+        for number in numbers {
+            let id = format!("group-{number}").parse().expect("valid");
+            self.queue.enqueue(PromptGroup::new(id, 1, vec![1, 2, 3])).await.expect("memory");
+        }
+    }
+
+    /// Completes so many of the groups that wait.
+    pub async fn fill_buffer(&self, groups: usize) {
+        let holder = holder(&"filler".parse().expect("valid"));
+        let ttl = Duration::from_secs(10);
+        let leased = self.queue.lease(&holder, groups, ttl, PolicyVersion(0)).await;
+        let leased = leased.expect("memory");
+        assert_eq!(leased.grants.len(), groups);
+        let writes = leased.grants.iter().map(|grant| UnitWrite {
+            unit: grant.unit.clone(),
+            fencing_token: grant.fencing_token,
+            tail: vec![Chunk {
+                offset: 0,
+                weight_version: PolicyVersion(0),
+                token_ids: vec![7],
+                logprobs: vec![-0.5],
+                origin: Origin {
+                    holder: holder.clone(),
+                    fencing_token: grant.fencing_token,
+                    engine: "test/1".to_owned(),
+                    fabric: FabricVerdict::NotApplicable,
+                    started_at: UnixMillis(1),
+                    ended_at: UnixMillis(2),
+                },
+            }],
+            then: Then::Complete(Finish { reason: FinishReason::Stop, stop_reason: None }),
+        });
+        for reply in self.queue.write(&holder, writes.collect()).await {
+            assert_eq!(reply.expect("memory"), ebbtide_queue::command::WriteReply::Ok);
+        }
+    }
+
+    /// The trainer takes everything that is sealed.
+    pub async fn empty_buffer(&self) {
+        let taken = self.queue.take("trainer", 100).await.expect("memory");
+        let groups: Vec<_> = taken.iter().map(|taken| taken.group.group_id.clone()).collect();
+        self.queue.acknowledge("trainer", &groups).await.expect("memory");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+async fn report_trainer(queue: WorkQueue, phase: Arc<Mutex<TrainerPhase>>) {
+    loop {
+        let phase = *phase.lock().expect("no panic");
+        let heartbeat = UnixMillis(0);
+        let record = TrainerRecord { phase, step: 1, groups_per_step: 2, heartbeat };
+        if queue.put_trainer(record).await.is_err() {
+            tracing::debug!("queue is away");
+        }
+        tokio::time::sleep(BEAT).await;
+    }
+}

@@ -1,0 +1,23 @@
+//! The controller: keeps the rollout group at the size that the run can use.
+//!
+//! [`controller::run`] ties the parts together; [`autoscale`] is the flow from observation to
+//! read-back and reads top to bottom. The outside world is passed in: the work queue, the capacity
+//! provider ([`capacity`]), the leader lease ([`leader`]) and the policy ([`policy_source`]). What
+//! happened is told by [`journal`], [`metrics`], [`status`] and, over HTTP, [`server`].
+//!
+//! Agents are met in Redis only; nothing here speaks to one.
+
+mod actuate;
+mod autoscale;
+mod backoff;
+mod observe;
+mod reaper;
+mod server;
+
+pub mod capacity;
+pub mod controller;
+pub mod journal;
+pub mod leader;
+pub mod metrics;
+pub mod policy_source;
+pub mod status;

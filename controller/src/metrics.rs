@@ -1,0 +1,360 @@
+//! What the controller counts, for Prometheus.
+//!
+//! Labels come from closed sets only. A gauge whose signal is unknown is NaN, never zero.
+
+use std::time::Duration;
+
+use ebbtide_core::observation::{Observation, ReplicaState, TrainerPhase};
+use ebbtide_core::policy::{FleetPolicy, Market, Pool};
+use ebbtide_core::scale::{Action, Reason, ScalePlan};
+use ebbtide_core::time::UnixMillis;
+use prometheus::core::Collector;
+use prometheus::{
+    Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry,
+    TextEncoder,
+};
+
+use crate::capacity::CapacityError;
+
+/// Buckets of a tick: from nothing to do, to every read at its time limit.
+const LOOP_BUCKETS_SECONDS: [f64; 8] = [0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 15.0];
+
+/// All metrics of a controller; cheap to clone.
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Registry,
+    signals: Signals,
+    sizing: Sizing,
+    capacity: CapacityMetrics,
+    /// Calls of the provider's API, by operation and result.
+    pub api_calls: ApiCalls,
+    pub(crate) units_reaped: IntCounter,
+    pub(crate) loop_duration: Histogram,
+    loop_last_success: Gauge,
+    leader: Gauge,
+}
+
+#[derive(Clone)]
+struct Signals {
+    queue_depth: Gauge,
+    in_flight: Gauge,
+    buffer_depth: Gauge,
+    sync_in_progress: Gauge,
+    age: GaugeVec,
+    errors: IntCounterVec,
+}
+
+#[derive(Clone)]
+struct Sizing {
+    desired: Gauge,
+    min: Gauge,
+    max: Gauge,
+    raw: Gauge,
+    replicas: GaugeVec,
+    decisions: IntCounterVec,
+    held: IntCounterVec,
+}
+
+#[derive(Clone)]
+struct CapacityMetrics {
+    benched: GaugeVec,
+    fallback_active: Gauge,
+    busy_terminations: IntCounter,
+}
+
+/// Counts calls of a provider's API.
+#[derive(Clone)]
+pub struct ApiCalls(IntCounterVec);
+
+impl ApiCalls {
+    /// Counts one call; `code` is from the closed set that [`ApiCalls::code_of`] answers.
+    pub fn count(&self, operation: &'static str, code: &'static str) {
+        self.0.with_label_values(&[operation, code]).inc();
+    }
+
+    /// The code of an outcome.
+    pub fn code_of<T>(outcome: &Result<T, CapacityError>) -> &'static str {
+        match outcome {
+            Ok(_) => "ok",
+            Err(CapacityError::Unavailable { .. }) => "unavailable",
+            Err(error @ CapacityError::Refused { .. }) if error.is_retriable() => "throttled",
+            Err(CapacityError::Refused { .. }) => "refused",
+            Err(CapacityError::Moved { .. } | CapacityError::Foreign { .. }) => "not_sent",
+        }
+    }
+}
+
+/// Makes metrics and registers each.
+struct Maker<'a>(&'a Registry);
+
+impl Maker<'_> {
+    fn add<C: Collector + Clone + 'static>(
+        &self,
+        made: prometheus::Result<C>,
+    ) -> prometheus::Result<C> {
+        let collector = made?;
+        self.0.register(Box::new(collector.clone()))?;
+        Ok(collector)
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<Gauge> {
+        self.add(Gauge::with_opts(opts(name, help)))
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<GaugeVec> {
+        self.add(GaugeVec::new(opts(name, help), labels))
+    }
+
+    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+        self.add(IntCounter::with_opts(opts(name, help)))
+    }
+
+    fn counters(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> prometheus::Result<IntCounterVec> {
+        self.add(IntCounterVec::new(opts(name, help), labels))
+    }
+}
+
+fn opts(name: &str, help: &str) -> Opts {
+    Opts::new(format!("ebbtide_{name}"), help).const_label("role", "rollout")
+}
+
+impl Metrics {
+    /// Metrics in a registry of their own.
+    ///
+    /// # Errors
+    /// Two metrics have the same name, which a test rules out.
+    pub fn new() -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        let make = Maker(&registry);
+        let calls =
+            make.counters("api_calls_total", "Calls of the provider's API.", &["op", "code"])?;
+        let loop_opts = HistogramOpts::new(
+            "ebbtide_loop_duration_seconds",
+            "Time of one tick, reads included.",
+        )
+        .buckets(LOOP_BUCKETS_SECONDS.to_vec());
+        let built = make.gauges("build_info", "Version of this controller.", &["version"])?;
+        built.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+        Ok(Self {
+            signals: Signals::new(&make)?,
+            sizing: Sizing::new(&make)?,
+            capacity: CapacityMetrics::new(&make)?,
+            api_calls: ApiCalls(calls),
+            units_reaped: make
+                .counter("units_reaped_total", "Units returned because their lease ran out.")?,
+            loop_duration: make.add(Histogram::with_opts(loop_opts))?,
+            loop_last_success: make.gauge(
+                "loop_last_success_timestamp_seconds",
+                "When a tick last read everything, in seconds since 1970.",
+            )?,
+            leader: make.gauge("leader", "1 while this controller leads.")?,
+            registry,
+        })
+    }
+
+    /// Everything in Prometheus' text format.
+    pub fn render(&self) -> String {
+        let mut text = Vec::new();
+        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
+            tracing::error!(%error, "metrics cannot be written");
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    pub(crate) fn observe(&self, observation: &Observation, plan: &ScalePlan) {
+        self.signals.set(observation);
+        self.sizing.set(observation, plan);
+    }
+
+    pub(crate) fn set_policy(&self, policy: &FleetPolicy, plan: &ScalePlan, now: UnixMillis) {
+        self.sizing.min.set(policy.rollout.min_replicas.into());
+        self.sizing.max.set(policy.rollout.max_replicas.into());
+        self.capacity.set(policy, plan, now);
+    }
+
+    pub(crate) fn count_decision(&self, action: &Action, reasons: &[Reason]) {
+        let reason = reasons.iter().find_map(Reason::demand).unwrap_or("unknown");
+        self.sizing.decisions.with_label_values(&[action.kind(), reason]).inc();
+    }
+
+    pub(crate) fn count_busy_termination(&self) {
+        self.capacity.busy_terminations.inc();
+    }
+
+    pub(crate) fn end_loop(
+        &self,
+        took: Duration,
+        is_leader: bool,
+        succeeded_at: Option<UnixMillis>,
+    ) {
+        self.loop_duration.observe(took.as_secs_f64());
+        self.leader.set(if is_leader { 1.0 } else { 0.0 });
+        if let Some(at) = succeeded_at {
+            self.loop_last_success.set(Duration::from_millis(at.0).as_secs_f64());
+        }
+    }
+}
+
+impl Signals {
+    fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Self {
+            queue_depth: make.gauge("queue_depth", "Units that wait; NaN when unknown.")?,
+            in_flight: make.gauge("in_flight", "Units in flight; NaN when unknown.")?,
+            buffer_depth: make.gauge(
+                "buffer_depth",
+                "Sealed groups that no trainer has taken; NaN if unknown.",
+            )?,
+            sync_in_progress: make
+                .gauge("sync_in_progress", "1 while weights are spread; NaN when unknown.")?,
+            age: make.gauges(
+                "signal_age_seconds",
+                "Age of a signal that is known.",
+                &["signal"],
+            )?,
+            errors: make.counters(
+                "signal_errors_total",
+                "Ticks at which a signal was unknown.",
+                &["signal", "kind"],
+            )?,
+        })
+    }
+
+    fn set(&self, observation: &Observation) {
+        let or_nan = |known: Option<&u64>| known.map_or(f64::NAN, |value| to_gauge(*value));
+        self.queue_depth.set(or_nan(observation.ready.known()));
+        self.in_flight.set(or_nan(observation.in_flight.known()));
+        self.buffer_depth.set(or_nan(observation.buffer_groups.known()));
+        let syncs = observation.trainer.known().map(|trainer| trainer.phase == TrainerPhase::Sync);
+        self.sync_in_progress.set(syncs.map_or(f64::NAN, |syncs| to_gauge(u64::from(syncs))));
+        let ages = [
+            ("ready", observation.ready.age()),
+            ("in_flight", observation.in_flight.age()),
+            ("buffer", observation.buffer_groups.age()),
+            ("trainer", observation.trainer.age()),
+            ("replicas", observation.replicas.age()),
+        ];
+        for (signal, age) in ages {
+            match age {
+                Some(age) => self.age.with_label_values(&[signal]).set(age.as_secs_f64()),
+                None => self.errors.with_label_values(&[signal, "unknown"]).inc(),
+            }
+        }
+        if observation.pools.iter().any(|pool| pool.size.known().is_none()) {
+            self.errors.with_label_values(&["pool_size", "unknown"]).inc();
+        }
+    }
+}
+
+impl Sizing {
+    fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Self {
+            desired: make.gauge("replicas_desired", "Replicas that there should be.")?,
+            min: make.gauge("replicas_min", "The policy's minimum.")?,
+            max: make.gauge("replicas_max", "The policy's maximum.")?,
+            raw: make.gauge("recommendation_raw", "Demand before minimum and maximum.")?,
+            replicas: make.gauges("replicas", "Replicas by state.", &["state"])?,
+            decisions: make.counters(
+                "decision_total",
+                "Actions carried out, by what the demand followed from.",
+                &["decision", "reason"],
+            )?,
+            held: make.counters(
+                "decision_held_total",
+                "Ticks at which something held a change back.",
+                &["reason"],
+            )?,
+        })
+    }
+
+    fn set(&self, observation: &Observation, plan: &ScalePlan) {
+        let or_nan = |known: Option<u32>| known.map_or(f64::NAN, f64::from);
+        self.desired.set(or_nan(plan.desired));
+        self.raw.set(or_nan(plan.wish));
+        for state in ReplicaState::ALL {
+            let count = observation.replicas.known().map_or(f64::NAN, |replicas| {
+                let count = replicas.iter().filter(|replica| replica.state == state).count();
+                to_gauge(u64::try_from(count).unwrap_or(u64::MAX))
+            });
+            self.replicas.with_label_values(&[state.as_str()]).set(count);
+        }
+        let held: std::collections::BTreeSet<_> =
+            plan.reasons.iter().filter_map(Reason::held).collect();
+        for kind in held {
+            self.held.with_label_values(&[kind.as_str()]).inc();
+        }
+    }
+}
+
+impl CapacityMetrics {
+    fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Self {
+            benched: make.gauges(
+                "pool_benched",
+                "1 while a pool is left out after a failed launch.",
+                &["zone", "instance_type", "market"],
+            )?,
+            fallback_active: make
+                .gauge("fallback_active", "1 while on-demand nodes are asked for beside Spot.")?,
+            busy_terminations: make.counter(
+                "busy_terminations_total",
+                "Replicas terminated while the queue knew leases of them; must stay 0.",
+            )?,
+        })
+    }
+
+    fn set(&self, policy: &FleetPolicy, plan: &ScalePlan, now: UnixMillis) {
+        let benched: Vec<_> = plan.memory.benched(now).map(|(name, _)| name.clone()).collect();
+        self.benched.reset();
+        let mut worst = std::collections::BTreeMap::<[&str; 3], f64>::new();
+        for pool in policy.rollout_pools() {
+            let is_benched = benched.contains(&pool.name);
+            let value = worst.entry(labels(pool)).or_default();
+            *value = value.max(if is_benched { 1.0 } else { 0.0 });
+        }
+        for (labels, value) in worst {
+            self.benched.with_label_values(&labels).set(value);
+        }
+        let has_spot = policy.rollout_pools().any(|pool| pool.market == Market::Spot);
+        let spot_is_out = policy
+            .rollout_pools()
+            .filter(|pool| pool.market == Market::Spot)
+            .all(|pool| benched.contains(&pool.name));
+        self.fallback_active.set(if has_spot && spot_is_out { 1.0 } else { 0.0 });
+    }
+}
+
+fn labels(pool: &Pool) -> [&str; 3] {
+    [
+        pool.zone.as_ref().map_or("", |zone| zone.as_str()),
+        pool.instance_type.as_ref().map_or("", |instance_type| instance_type.as_str()),
+        match pool.market {
+            Market::Spot => "spot",
+            Market::OnDemand => "on_demand",
+        },
+    ]
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
+fn to_gauge(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_has_the_prefix_and_its_own_name() {
+        let metrics = Metrics::new().expect("names differ");
+        metrics.api_calls.count("describe_groups", "ok");
+        let text = metrics.render();
+        assert!(text.contains("ebbtide_api_calls_total{"), "{text}");
+        let names = text.lines().filter(|line| !line.starts_with('#'));
+        assert!(names.into_iter().all(|line| line.starts_with("ebbtide_")), "{text}");
+    }
+}

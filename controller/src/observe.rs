@@ -1,0 +1,181 @@
+//! From raw reads to one [`Observation`].
+//!
+//! Reads happen side by side, each with its own time limit; one that fails makes its signals
+//! unknown and leaves the others alone. What follows from the reads is pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ebbtide_core::ids::{NodeName, ReplicaId};
+use ebbtide_core::observation::{
+    InstanceId, NodeView, Observation, PoolView, ReplicaState, ReplicaView, Signal, TrainerPhase,
+    TrainerView,
+};
+use ebbtide_core::policy::{FleetPolicy, Pool, PoolName};
+use ebbtide_core::scale::SILENCE_LIMIT;
+use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::client::WorkQueue;
+use ebbtide_queue::command::ShardStatus;
+use ebbtide_queue::control::{self, ControlView, NodeRecord};
+
+use crate::capacity::Capacity;
+
+mod replicas;
+
+/// Longest time that the reads of the queue may take together: twice the limit of one call.
+const QUEUE_LIMIT: Duration = Duration::from_secs(4);
+
+/// Longest time that the reads of the provider may take together.
+const CAPACITY_LIMIT: Duration = Duration::from_secs(10);
+
+/// A trainer that has been silent for longer is unknown. It reports every few seconds, and a
+/// checkpoint may keep it for a while.
+const TRAINER_SILENCE_LIMIT: Duration = Duration::from_secs(30);
+
+/// What was read at one tick.
+pub(crate) struct Reads {
+    pub status: Result<ShardStatus, String>,
+    pub view: Result<ControlView, String>,
+    pub pools: Vec<PoolView>,
+    pub gone: BTreeSet<InstanceId>,
+    /// What could not be read, in words.
+    pub problems: Vec<String>,
+}
+
+/// Reads everything that a tick needs.
+pub(crate) async fn read(
+    queue: &WorkQueue,
+    capacity: &dyn Capacity,
+    policy: &FleetPolicy,
+) -> Reads {
+    let pools: Vec<&Pool> = policy.rollout_pools().collect();
+    let (status, view, pools) =
+        tokio::join!(read_status(queue), read_view(queue), read_pools(capacity, &pools));
+    let mut problems: Vec<String> =
+        [status.as_ref().err(), view.as_ref().err()].into_iter().flatten().cloned().collect();
+    for pool in &pools {
+        if let Some(why) = pool.size.why_unknown() {
+            problems.push(format!("pool {}: {why}", pool.name));
+        }
+    }
+    problems.dedup();
+    let suspects = view.as_ref().map(|view| suspects(view, &pools)).unwrap_or_default();
+    let gone = find_gone(capacity, &suspects, &mut problems).await;
+    Reads { status, view, pools, gone, problems }
+}
+
+async fn read_status(queue: &WorkQueue) -> Result<ShardStatus, String> {
+    let status = tokio::time::timeout(QUEUE_LIMIT, queue.status()).await;
+    let gathered = status.map_err(|_| format!("queue gave no status within {QUEUE_LIMIT:?}"))?;
+    // A sum that lacks a shard would be too small, which is worse than none.
+    let shards = gathered.complete().map_err(|error| error.to_string())?;
+    Ok(ShardStatus::sum(shards))
+}
+
+async fn read_view(queue: &WorkQueue) -> Result<ControlView, String> {
+    let view = tokio::time::timeout(QUEUE_LIMIT, queue.view()).await;
+    let view = view.map_err(|_| format!("queue gave no records within {QUEUE_LIMIT:?}"))?;
+    view.map_err(|error| error.to_string())
+}
+
+async fn read_pools(capacity: &dyn Capacity, pools: &[&Pool]) -> Vec<PoolView> {
+    let unread = |pool: &&Pool| {
+        PoolView::unread(pool.name.clone(), format!("no answer within {CAPACITY_LIMIT:?}"))
+    };
+    match tokio::time::timeout(CAPACITY_LIMIT, capacity.observe(pools)).await {
+        Ok(views) => views,
+        Err(_) => pools.iter().map(unread).collect(),
+    }
+}
+
+/// Instances of silent nodes that no pool shows.
+fn suspects(view: &ControlView, pools: &[PoolView]) -> Vec<InstanceId> {
+    let sizes = pools.iter().filter_map(|pool| pool.size.known());
+    let shown: BTreeSet<&str> =
+        sizes.flat_map(|size| &size.instances).map(|instance| instance.id.0.as_str()).collect();
+    let silent = view.nodes.iter().filter(|node| view.now.since(node.heartbeat) > SILENCE_LIMIT);
+    let instances = silent.filter_map(|node| node.instance_id.clone());
+    instances.filter(|id| !shown.contains(id.as_str())).map(InstanceId).collect()
+}
+
+async fn find_gone(
+    capacity: &dyn Capacity,
+    suspects: &[InstanceId],
+    problems: &mut Vec<String>,
+) -> BTreeSet<InstanceId> {
+    if suspects.is_empty() {
+        return BTreeSet::new();
+    }
+    match tokio::time::timeout(CAPACITY_LIMIT, capacity.find_gone(suspects)).await {
+        Ok(Ok(gone)) => gone,
+        Ok(Err(error)) => {
+            problems.push(error.to_string());
+            BTreeSet::new()
+        }
+        Err(_) => BTreeSet::new(),
+    }
+}
+
+/// Puts what was read together, as of `now` on the controller's clock.
+pub(crate) fn build(reads: &Reads, nodes_per_replica: u16, now: UnixMillis) -> Observation {
+    let of_status = |pick: fn(&ShardStatus) -> u64| match &reads.status {
+        Ok(status) => Signal::fresh(pick(status)),
+        Err(why) => Signal::unknown(why.clone()),
+    };
+    let oldest = match &reads.status {
+        Ok(status) => {
+            Signal::fresh(status.oldest_ready_at.map_or(Duration::ZERO, |at| status.now.since(at)))
+        }
+        Err(why) => Signal::unknown(why.clone()),
+    };
+    let (trainer, policy_version, replicas) = match &reads.view {
+        Ok(view) => (
+            trainer_signal(view),
+            Signal::Known {
+                value: view.version.version,
+                age: view.now.since(view.version.published_at),
+            },
+            Signal::fresh(replicas::gather(view, reads, nodes_per_replica)),
+        ),
+        Err(why) => (
+            Signal::unknown(why.clone()),
+            Signal::unknown(why.clone()),
+            Signal::unknown(why.clone()),
+        ),
+    };
+    Observation {
+        now,
+        ready: of_status(|status| status.ready),
+        in_flight: of_status(|status| status.leased),
+        completed: of_status(|status| status.completed),
+        buffer_groups: of_status(|status| status.sealed_waiting),
+        oldest_ready_age: oldest,
+        trainer,
+        policy_version,
+        replicas,
+        pools: reads.pools.clone(),
+        gone: reads.gone.clone(),
+    }
+}
+
+fn trainer_signal(view: &ControlView) -> Signal<TrainerView> {
+    let Some(record) = &view.trainer else {
+        return Signal::unknown("no trainer has reported");
+    };
+    let age = view.now.since(record.heartbeat);
+    let phase = match record.phase {
+        control::TrainerPhase::Train => TrainerPhase::Train,
+        control::TrainerPhase::Sync => TrainerPhase::Sync,
+        control::TrainerPhase::Wait => TrainerPhase::Wait,
+        control::TrainerPhase::Checkpoint => TrainerPhase::Checkpoint,
+        control::TrainerPhase::Done => TrainerPhase::Done,
+    };
+    // A run that has ended stays ended, whether or not its trainer still reports.
+    if age > TRAINER_SILENCE_LIMIT && phase != TrainerPhase::Done {
+        let (age, limit) = (age.as_secs(), TRAINER_SILENCE_LIMIT.as_secs());
+        return Signal::unknown(format!("its heartbeat is {age}s old, at most {limit}s count"));
+    }
+    let groups_per_step = record.groups_per_step;
+    let value = TrainerView { phase, step: record.step, groups_per_step };
+    Signal::Known { value, age }
+}

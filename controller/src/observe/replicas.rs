@@ -1,0 +1,176 @@
+//! Replicas from node records, drains, leases and pools.
+
+use super::{
+    BTreeMap, ControlView, InstanceId, NodeName, NodeRecord, NodeView, PoolName, Reads, ReplicaId,
+    ReplicaState, ReplicaView, SILENCE_LIMIT, Signal, control,
+};
+use control::{DrainReason, DrainRecord, DrainState, NodeState};
+use ebbtide_core::notice::NoticeKind;
+use ebbtide_core::observation::{DrainPurpose, DrainStage, DrainView, InstanceView};
+
+/// Everything the pools say about instances, for look-ups.
+struct Instances<'a> {
+    by_id: BTreeMap<&'a str, (&'a InstanceView, &'a PoolName)>,
+    by_node: BTreeMap<&'a NodeName, &'a InstanceId>,
+}
+
+/// One view for each replica of which a node has a record.
+pub(super) fn gather(
+    view: &ControlView,
+    reads: &Reads,
+    nodes_per_replica: u16,
+) -> Vec<ReplicaView> {
+    let instances = Instances::of(reads);
+    let drains: BTreeMap<&ReplicaId, &DrainRecord> =
+        view.drains.iter().map(|drain| (&drain.replica, drain)).collect();
+    let mut members = BTreeMap::<&ReplicaId, Vec<&NodeRecord>>::new();
+    for record in &view.nodes {
+        members.entry(&record.replica).or_default().push(record);
+    }
+    members
+        .into_iter()
+        .map(|(id, records)| {
+            let drain = drains.get(id).filter(|drain| drain.state != DrainState::Cancelled);
+            build(id, &records, drain.copied(), view, reads, &instances, nodes_per_replica)
+        })
+        .collect()
+}
+
+fn build(
+    id: &ReplicaId,
+    records: &[&NodeRecord],
+    drain: Option<&DrainRecord>,
+    view: &ControlView,
+    reads: &Reads,
+    instances: &Instances<'_>,
+    nodes_per_replica: u16,
+) -> ReplicaView {
+    let nodes: Vec<NodeView> = records
+        .iter()
+        .map(|record| NodeView {
+            name: record.node.clone(),
+            instance: instances.of_node(record),
+            heartbeat_age: view.now.since(record.heartbeat),
+        })
+        .collect();
+    let leased = match &reads.status {
+        Ok(status) => Signal::fresh(
+            records.iter().filter_map(|record| status.leased_by_node.get(&record.node)).sum(),
+        ),
+        Err(why) => Signal::unknown(why.clone()),
+    };
+    let is_reclaimed = drain.is_some_and(|drain| purpose(drain.reason) == DrainPurpose::Reclaim);
+    let is_advised = drain.is_some_and(|drain| drain.reason == DrainReason::Rebalance);
+    let state = state_of(records, &nodes, drain, nodes_per_replica);
+    ReplicaView {
+        id: id.clone(),
+        state,
+        in_flight: records.iter().map(|record| record.in_flight).sum(),
+        leased,
+        tokens_per_second: records.iter().map(|record| record.tokens_per_second).sum(),
+        market: records.iter().filter_map(|record| record.market).max(),
+        pool: instances.common_pool(&nodes),
+        has_notice: is_reclaimed || records.iter().any(|record| has_notice(record)),
+        is_advised: is_advised || records.iter().any(|record| is_rebalance(record)),
+        drain: drain.map(|drain| DrainView {
+            request_id: drain.request_id.clone(),
+            purpose: purpose(drain.reason),
+            stage: stage(drain.state),
+        }),
+        nodes,
+    }
+}
+
+fn state_of(
+    records: &[&NodeRecord],
+    nodes: &[NodeView],
+    drain: Option<&DrainRecord>,
+    nodes_per_replica: u16,
+) -> ReplicaState {
+    if drain.is_some_and(|drain| drain.state == DrainState::Terminating) {
+        return ReplicaState::Terminating;
+    }
+    if nodes.iter().any(|node| node.heartbeat_age > SILENCE_LIMIT) {
+        return ReplicaState::Unknown;
+    }
+    if records.len() < usize::from(nodes_per_replica) {
+        return ReplicaState::Pending;
+    }
+    let states = records.iter().map(|record| match record.state {
+        NodeState::Starting => ReplicaState::Starting,
+        NodeState::Loading => ReplicaState::Loading,
+        NodeState::Ready => ReplicaState::Ready,
+        NodeState::NotReady => ReplicaState::NotReady,
+        NodeState::Draining => ReplicaState::Draining,
+        NodeState::Drained => ReplicaState::Drained,
+    });
+    let states: Vec<ReplicaState> = states.collect();
+    let is_out = |state: &&ReplicaState| **state >= ReplicaState::Draining;
+    match (drain, states.iter().filter(is_out).min()) {
+        (Some(_), None) => ReplicaState::Draining,
+        (_, Some(_)) if states.iter().all(|state| *state == ReplicaState::Drained) => {
+            ReplicaState::Drained
+        }
+        (_, Some(_)) => ReplicaState::Draining,
+        (None, None) => states.into_iter().min().unwrap_or(ReplicaState::Pending),
+    }
+}
+
+/// Whether AWS has announced the loss of the node. A rebalance recommendation is advice only.
+fn has_notice(record: &NodeRecord) -> bool {
+    record.notice_kind.is_some() && !is_rebalance(record) || record.notice_deadline.is_some()
+}
+
+fn is_rebalance(record: &NodeRecord) -> bool {
+    record.notice_kind.as_deref() == Some(NoticeKind::Rebalance.as_str())
+}
+
+fn purpose(reason: DrainReason) -> DrainPurpose {
+    match reason {
+        DrainReason::ScaleIn | DrainReason::Swap => DrainPurpose::Sizing,
+        DrainReason::Notice | DrainReason::Lifecycle => DrainPurpose::Reclaim,
+        DrainReason::Rebalance | DrainReason::Drill => DrainPurpose::Passing,
+        DrainReason::Maintenance | DrainReason::Operator | DrainReason::Foreign => {
+            DrainPurpose::Others
+        }
+    }
+}
+
+fn stage(state: DrainState) -> DrainStage {
+    match state {
+        DrainState::Requested | DrainState::Cancelled => DrainStage::Requested,
+        DrainState::Draining => DrainStage::Draining,
+        DrainState::Drained => DrainStage::Drained,
+        DrainState::Terminating => DrainStage::Terminating,
+    }
+}
+
+impl<'a> Instances<'a> {
+    fn of(reads: &'a Reads) -> Self {
+        let mut found = Self { by_id: BTreeMap::new(), by_node: BTreeMap::new() };
+        for pool in &reads.pools {
+            let instances = pool.size.known().map_or(&[][..], |size| &size.instances);
+            for instance in instances {
+                found.by_id.insert(&instance.id.0, (instance, &pool.name));
+                if let Some(node) = &instance.node {
+                    found.by_node.insert(node, &instance.id);
+                }
+            }
+        }
+        found
+    }
+
+    /// The instance by the agent's word; by the node's name when the agent does not know.
+    fn of_node(&self, record: &NodeRecord) -> Option<InstanceId> {
+        let told = record.instance_id.clone().map(InstanceId);
+        told.or_else(|| self.by_node.get(&record.node).map(|id| (*id).clone()))
+    }
+
+    /// The pool of all nodes that a pool shows; `None` when there are several or none.
+    fn common_pool(&self, nodes: &[NodeView]) -> Option<PoolName> {
+        let ids = nodes.iter().filter_map(|node| node.instance.as_ref());
+        let mut pools = ids.filter_map(|id| self.by_id.get(id.0.as_str()).map(|(_, pool)| *pool));
+        let first = pools.next()?;
+        pools.all(|pool| pool == first).then(|| first.clone())
+    }
+}

@@ -1,0 +1,57 @@
+//! What the controller shows of itself: one snapshot, replaced after every tick.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use ebbtide_core::time::UnixMillis;
+use serde::Serialize;
+
+/// The controller at the end of its last tick.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Snapshot {
+    /// When the tick ended, on the controller's clock; 0 before the first.
+    pub ticked_at: UnixMillis,
+    /// Ticks so far.
+    pub ticks: u64,
+    /// Whether this controller leads.
+    pub is_leader: bool,
+    /// The generation of its leadership; 0 while it is passive.
+    pub generation: u64,
+    /// `observe` or `act`.
+    pub mode: &'static str,
+    /// Replicas that run or are on their way; none while a size is unknown.
+    pub running: Option<u32>,
+    /// Replicas that there should be; none while a size is unknown.
+    pub desired: Option<u32>,
+    /// Replicas by state.
+    pub replicas: std::collections::BTreeMap<&'static str, u64>,
+    /// Actions of the last plan, in words.
+    pub actions: Vec<String>,
+    /// Reasons of the last plan, in words.
+    pub reasons: Vec<String>,
+    /// Why the last plan was not carried out, if it was not.
+    pub held: Option<String>,
+    /// What cannot be reached or is wrong, in words; empty when all is well.
+    pub problems: Vec<String>,
+    /// Decisions on the size that were carried out since the controller began.
+    pub scale_decisions: u64,
+    /// The last decision on the size that was carried out, in words.
+    pub last_decision: Option<String>,
+}
+
+/// A shared place for the snapshot.
+#[derive(Debug, Clone, Default)]
+pub struct ControllerStatus {
+    snapshot: Arc<RwLock<Arc<Snapshot>>>,
+}
+
+impl ControllerStatus {
+    /// The last snapshot.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn replace(&self, snapshot: Snapshot) {
+        *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
+    }
+}

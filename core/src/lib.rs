@@ -1,0 +1,16 @@
+//! The ground floor of Ebbtide: nouns and decisions, pure.
+//!
+//! Nothing here reads a clock, the environment or a random number, logs or waits. Decisions are
+//! functions from values to values that carry their reasons, so the agent, the controller and the
+//! simulator take the same ones.
+
+pub mod drain;
+pub mod fabric;
+pub mod ids;
+pub mod notice;
+pub mod observation;
+pub mod policy;
+pub mod scale;
+pub mod staleness;
+pub mod time;
+pub mod work;

@@ -1,0 +1,479 @@
+//! What the controller knows at one moment: one immutable snapshot, each signal with its age.
+//!
+//! A signal that could not be read is [`Signal::Unknown`] and says why; it is never zero. Ages are
+//! durations, taken on the clock that the signal came from, so that moments of two clocks never
+//! meet here.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{NodeName, PolicyVersion, ReplicaId};
+use crate::policy::{Market, PoolName, Zone};
+use crate::time::UnixMillis;
+
+/// A reading with its age, or why there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Signal<T> {
+    /// It was read.
+    Known {
+        /// What was read.
+        value: T,
+        /// How old the reading is.
+        age: Duration,
+    },
+    /// It was not read, or is too old to count.
+    Unknown {
+        /// Why, in words.
+        why: String,
+    },
+}
+
+impl<T> Signal<T> {
+    /// A reading of this very moment.
+    pub fn fresh(value: T) -> Self {
+        Self::Known { value, age: Duration::ZERO }
+    }
+
+    /// No reading.
+    pub fn unknown(why: impl Into<String>) -> Self {
+        Self::Unknown { why: why.into() }
+    }
+
+    /// The value, when it is known.
+    pub fn known(&self) -> Option<&T> {
+        match self {
+            Self::Known { value, .. } => Some(value),
+            Self::Unknown { .. } => None,
+        }
+    }
+
+    /// Why there is no value, when there is none.
+    pub fn why_unknown(&self) -> Option<&str> {
+        match self {
+            Self::Known { .. } => None,
+            Self::Unknown { why } => Some(why),
+        }
+    }
+
+    /// How old the reading is, when there is one.
+    pub fn age(&self) -> Option<Duration> {
+        match self {
+            Self::Known { age, .. } => Some(*age),
+            Self::Unknown { .. } => None,
+        }
+    }
+}
+
+/// The identity that a provider gives to a machine, such as an EC2 instance id.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct InstanceId(pub String);
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Everything that sizing looks at.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observation {
+    /// When it was made, on the controller's clock.
+    pub now: UnixMillis,
+    /// Units that wait in the queue.
+    pub ready: Signal<u64>,
+    /// Units that holders work on.
+    pub in_flight: Signal<u64>,
+    /// Samples ever completed; only its growth means something.
+    pub completed: Signal<u64>,
+    /// Sealed groups that no trainer has taken.
+    pub buffer_groups: Signal<u64>,
+    /// Age of the oldest unit that waits; zero when none does.
+    pub oldest_ready_age: Signal<Duration>,
+    /// The trainer, by its own report.
+    pub trainer: Signal<TrainerView>,
+    /// The published policy version.
+    pub policy_version: Signal<PolicyVersion>,
+    /// Every replica that ever reported and was not removed.
+    pub replicas: Signal<Vec<ReplicaView>>,
+    /// The capacity pools of the rollout group, in the order of preference.
+    pub pools: Vec<PoolView>,
+    /// Instances that the provider says are gone, among those that were asked about.
+    pub gone: BTreeSet<InstanceId>,
+}
+
+/// What the trainer says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrainerView {
+    /// What it does.
+    pub phase: TrainerPhase,
+    /// Updates that it has finished.
+    pub step: u64,
+    /// Groups that one update consumes.
+    pub groups_per_step: u32,
+}
+
+/// What the trainer does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TrainerPhase {
+    /// It updates the policy.
+    Train,
+    /// It spreads new weights.
+    Sync,
+    /// It waits for sealed groups.
+    Wait,
+    /// It writes a checkpoint.
+    Checkpoint,
+    /// The run has ended.
+    Done,
+}
+
+/// One replica: what is drained, counted and paid as one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplicaView {
+    /// The replica.
+    pub id: ReplicaId,
+    /// Its nodes.
+    pub nodes: Vec<NodeView>,
+    /// The state of its slowest node.
+    pub state: ReplicaState,
+    /// Units in flight, by its agents' word.
+    pub in_flight: u32,
+    /// Units leased to its nodes, by the queue's word.
+    pub leased: Signal<u64>,
+    /// Tokens per second, all nodes together.
+    pub tokens_per_second: f64,
+    /// Its market; on-demand when its nodes differ, unknown until a node told.
+    pub market: Option<Market>,
+    /// The pool that all its nodes belong to.
+    pub pool: Option<PoolName>,
+    /// Whether AWS has announced the loss of one of its nodes.
+    pub has_notice: bool,
+    /// Whether AWS advised to leave one of its nodes.
+    pub is_advised: bool,
+    /// Its drain, unless that was cancelled.
+    pub drain: Option<DrainView>,
+}
+
+impl ReplicaView {
+    /// Age of the oldest heartbeat among its nodes.
+    pub fn silence(&self) -> Duration {
+        self.nodes.iter().map(|node| node.heartbeat_age).max().unwrap_or(Duration::MAX)
+    }
+
+    /// The instances of its nodes, as far as they told.
+    pub fn instances(&self) -> Vec<InstanceId> {
+        self.nodes.iter().filter_map(|node| node.instance.clone()).collect()
+    }
+
+    /// Whether every node told which instance it is.
+    pub fn is_identified(&self) -> bool {
+        !self.nodes.is_empty() && self.nodes.iter().all(|node| node.instance.is_some())
+    }
+}
+
+/// One node of a replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeView {
+    /// The node.
+    pub name: NodeName,
+    /// Its instance, once it told or its name gave it away.
+    pub instance: Option<InstanceId>,
+    /// Since when it is silent.
+    pub heartbeat_age: Duration,
+}
+
+/// How far a replica is on its way into or out of service, the earliest stage first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ReplicaState {
+    /// Fewer nodes than it needs have reported.
+    Pending,
+    /// An agent runs, its engines do not answer yet.
+    Starting,
+    /// An engine loads weights.
+    Loading,
+    /// Something is wrong; it leases nothing.
+    NotReady,
+    /// It leases work.
+    Ready,
+    /// It hands work back.
+    Draining,
+    /// It holds nothing.
+    Drained,
+    /// Its instances are being terminated.
+    Terminating,
+    /// Its heartbeat is old: nobody knows. Never the same as gone.
+    Unknown,
+}
+
+impl ReplicaState {
+    /// All states, for metrics.
+    pub const ALL: [Self; 9] = [
+        Self::Pending,
+        Self::Starting,
+        Self::Loading,
+        Self::NotReady,
+        Self::Ready,
+        Self::Draining,
+        Self::Drained,
+        Self::Terminating,
+        Self::Unknown,
+    ];
+
+    /// The word in metrics and journals.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Starting => "starting",
+            Self::Loading => "loading",
+            Self::NotReady => "not_ready",
+            Self::Ready => "ready",
+            Self::Draining => "draining",
+            Self::Drained => "drained",
+            Self::Terminating => "terminating",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// A drain that goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DrainView {
+    /// Names the request.
+    pub request_id: String,
+    /// On whose behalf, as far as sizing is concerned.
+    pub purpose: DrainPurpose,
+    /// How far it is.
+    pub stage: DrainStage,
+}
+
+/// On whose behalf a replica drains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DrainPurpose {
+    /// Sizing asked for it (`scale_in`, `swap`): sizing terminates it, or cancels.
+    Sizing,
+    /// AWS takes the node and its group replaces it (`notice`, `lifecycle`).
+    Reclaim,
+    /// It returns to work by itself (`rebalance`, `drill`).
+    Passing,
+    /// Somebody else wants it empty (`operator`, `maintenance`, `foreign`).
+    Others,
+}
+
+/// How far a drain is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DrainStage {
+    /// Asked for.
+    Requested,
+    /// Work goes back.
+    Draining,
+    /// Nothing is held.
+    Drained,
+    /// The instances are being terminated; no way back.
+    Terminating,
+}
+
+/// One capacity pool as its provider shows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PoolView {
+    /// The pool.
+    pub name: PoolName,
+    /// Its size and instances.
+    pub size: Signal<PoolSize>,
+    /// What it did lately; unknown as well when it was not asked.
+    pub activities: Signal<Activities>,
+}
+
+impl PoolView {
+    /// A pool that could not be read.
+    pub fn unread(name: PoolName, why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self { name, size: Signal::unknown(why.clone()), activities: Signal::Unknown { why } }
+    }
+}
+
+/// What a pool did lately, on the provider's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Activities {
+    /// Start of the newest activity.
+    pub newest_at: Option<UnixMillis>,
+    /// Recent failures to launch, in any order.
+    pub failures: Vec<LaunchFailure>,
+}
+
+/// Size and content of a pool, in nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PoolSize {
+    /// What was asked for.
+    pub desired: u32,
+    /// The provider's own limit, when it has one.
+    pub limit: Option<u32>,
+    /// What is there.
+    pub instances: Vec<InstanceView>,
+}
+
+impl PoolSize {
+    /// Instances that count against what was asked for: on their way in, or in service.
+    pub fn counted(&self) -> impl Iterator<Item = &InstanceView> {
+        self.instances.iter().filter(|instance| instance.state.counts())
+    }
+}
+
+/// One instance of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceView {
+    /// The instance.
+    pub id: InstanceId,
+    /// Where it is in its life.
+    pub state: InstanceState,
+    /// Whether the group may not choose it as a victim.
+    pub is_protected: bool,
+    /// The node that it becomes, when its name tells.
+    pub node: Option<NodeName>,
+    /// Its zone.
+    pub zone: Option<Zone>,
+    /// Its market.
+    pub market: Option<Market>,
+}
+
+/// Where an instance is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum InstanceState {
+    /// On its way in.
+    Pending,
+    /// Part of the group.
+    InService,
+    /// On its way out; the group no longer counts it.
+    Terminating,
+    /// Set aside (standby, detached, warmed).
+    Aside,
+}
+
+impl InstanceState {
+    /// Whether the instance counts against the desired size.
+    pub fn counts(self) -> bool {
+        matches!(self, Self::Pending | Self::InService)
+    }
+}
+
+/// A launch that did not work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaunchFailure {
+    /// When it began, on the provider's clock.
+    pub at: UnixMillis,
+    /// What kind it is.
+    pub kind: FailureKind,
+    /// What the provider said.
+    pub message: String,
+}
+
+/// What a failed launch says about its pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FailureKind {
+    /// The pool has no machine left.
+    Capacity,
+    /// The account may not have more.
+    Quota,
+    /// Too many calls, or another activity goes on: says nothing about the pool.
+    Throttled,
+    /// Anything else: configuration, permissions.
+    Other,
+    /// Nothing came within the launch limit, and nothing was said.
+    TimedOut,
+}
+
+impl FailureKind {
+    /// All kinds, for metrics.
+    pub const ALL: [Self; 5] =
+        [Self::Capacity, Self::Quota, Self::Throttled, Self::Other, Self::TimedOut];
+
+    /// The word in metrics and journals.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Capacity => "capacity",
+            Self::Quota => "quota",
+            Self::Throttled => "throttled",
+            Self::Other => "other",
+            Self::TimedOut => "timed_out",
+        }
+    }
+
+    /// Whether more from this pool is pointless for a while.
+    pub fn benches(self) -> bool {
+        self != Self::Throttled
+    }
+
+    /// Reads the kind from an error code, or from the text of a failed activity.
+    ///
+    /// Source: the capacity codes that Karpenter handles, and EC2's throttling codes.
+    pub fn of_text(text: &str) -> Self {
+        const THROTTLED: [&str; 6] = [
+            "RequestLimitExceeded",
+            "Throttling",
+            "Rate exceeded",
+            "ScalingActivityInProgress",
+            "ResourceContention",
+            "TooManyRequests",
+        ];
+        const QUOTA: [&str; 5] = [
+            "MaxSpotInstanceCountExceeded",
+            "Max spot instance count exceeded",
+            "VcpuLimitExceeded",
+            "vCPU capacity",
+            "MaxFleetCountExceeded",
+        ];
+        const CAPACITY: [&str; 7] = [
+            "InsufficientInstanceCapacity",
+            "Insufficient capacity",
+            "UnfulfillableCapacity",
+            "sufficient capacity",
+            "no Spot capacity",
+            "InsufficientFreeAddressesInSubnet",
+            "ReservationCapacityExceeded",
+        ];
+        let mentions = |words: &[&str]| {
+            let text = text.to_ascii_lowercase();
+            words.iter().any(|word| text.contains(&word.to_ascii_lowercase()))
+        };
+        match () {
+            () if mentions(&THROTTLED) => Self::Throttled,
+            () if mentions(&QUOTA) => Self::Quota,
+            () if mentions(&CAPACITY) => Self::Capacity,
+            () => Self::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_texts_are_told_apart() {
+        let table = [
+            ("InsufficientInstanceCapacity", FailureKind::Capacity),
+            (
+                "We currently do not have sufficient p5en.48xlarge capacity in zones us-east-2a. \
+                 Launching EC2 instance failed: InsufficientInstanceCapacity",
+                FailureKind::Capacity,
+            ),
+            ("MaxSpotInstanceCountExceeded: Max spot instance count exceeded", FailureKind::Quota),
+            ("You have requested more vCPU capacity than your current limit", FailureKind::Quota),
+            ("RequestLimitExceeded: Request limit exceeded.", FailureKind::Throttled),
+            ("Throttling: Rate exceeded", FailureKind::Throttled),
+            ("InvalidAMIID.NotFound", FailureKind::Other),
+        ];
+        for (text, kind) in table {
+            assert_eq!(FailureKind::of_text(text), kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn throttling_benches_nothing() {
+        assert!(!FailureKind::Throttled.benches());
+        assert!(FailureKind::ALL.iter().filter(|kind| kind.benches()).count() == 4);
+    }
+}

@@ -1,0 +1,236 @@
+//! `spec.pools`: where nodes come from.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::kinds::{Named, Pattern, choice, text};
+use super::numbers::{decimal, number};
+use super::section::Section;
+
+/// Most pools; the planner is measured with 100.
+pub(super) const POOLS_LIMIT: usize = 128;
+
+/// Most nodes of one pool; the planner is measured with 10,000 in all.
+const NODES_LIMIT: u32 = 10_000;
+
+/// Dearest node that is taken for meant. Fifty times the price of the largest GPU instances.
+const NODE_PRICE_MAX_DOLLARS: f64 = 10_000.0;
+
+/// How capacity is bought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Market {
+    /// Interruptible, with two minutes of notice at best.
+    Spot,
+    /// Kept until it is given back.
+    OnDemand,
+}
+
+/// Who adds nodes to a pool and takes them away.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Provider {
+    /// One EC2 Auto Scaling group for this pool alone.
+    Asg(AutoScalingGroupName),
+    /// EC2 CreateFleet, instant, all or nothing, in one zone.
+    Fleet,
+    /// The scale subresource of a Kubernetes object.
+    Scale,
+    /// One LeaderWorkerSet for each replica.
+    Workers,
+    /// Nodes of the local world, for the demo and tests.
+    Local,
+}
+
+/// One capacity pool: instance type × zone × market.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pool {
+    /// `name`: required; unique in the policy.
+    pub name: PoolName,
+    /// `provider`: required; `asg` comes with `autoScalingGroup`.
+    pub provider: Provider,
+    /// `market`: required, `spot` or `onDemand`.
+    pub market: Market,
+    /// `instanceType`: required for `asg` and `fleet`.
+    pub instance_type: Option<InstanceType>,
+    /// `zone`: required for `fleet`; none is wherever the provider puts it.
+    pub zone: Option<Zone>,
+    /// `maxNodes`: required, 1 to 10000.
+    pub max_nodes: u32,
+    /// `dollarsPerNodeHour`: 0 to 10000; none is an unknown price, never a price of zero.
+    pub dollars_per_node_hour: Option<f64>,
+}
+
+/// A name that does not have the form of its kind.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{text:?} must {form}")]
+pub struct NameError {
+    text: String,
+    form: &'static str,
+}
+
+macro_rules! name_type {
+    ($(#[$doc:meta])* $name:ident, $form:literal, $example:literal, $is_valid:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Pattern for $name {
+            const FORM: &'static str = $form;
+            const EXAMPLE: &'static str = $example;
+        }
+
+        impl FromStr for $name {
+            type Err = NameError;
+
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                let is_valid: fn(&str) -> bool = $is_valid;
+                if is_valid(text) {
+                    return Ok(Self(text.to_owned()));
+                }
+                Err(NameError { text: text.to_owned(), form: $form })
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+
+            fn try_from(text: String) -> Result<Self, NameError> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name_type!(
+    /// The name of a pool within its policy.
+    PoolName,
+    "match [A-Za-z0-9_-]{1,64}",
+    "spot-a",
+    |text| consists_of(text, 64, |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
+);
+name_type!(
+    /// The name of an EC2 Auto Scaling group.
+    AutoScalingGroupName,
+    "be 1 to 255 printable ASCII characters without a colon",
+    "rollout-spot-a",
+    |text| consists_of(text, 255, |c| matches!(c, ' '..='~') && c != ':')
+);
+name_type!(
+    /// An EC2 instance type.
+    InstanceType,
+    "match [a-z0-9.-]{1,64}",
+    "p5en.48xlarge",
+    |text| consists_of(text, 64, |c| is_lower(c) || matches!(c, '.' | '-'))
+);
+name_type!(
+    /// An availability zone.
+    Zone,
+    "match [a-z0-9-]{1,64}",
+    "us-east-2a",
+    |text| consists_of(text, 64, |c| is_lower(c) || c == '-')
+);
+
+fn consists_of(text: &str, limit: usize, is_allowed: impl Fn(char) -> bool) -> bool {
+    (1..=limit).contains(&text.len()) && text.chars().all(is_allowed)
+}
+
+fn is_lower(c: char) -> bool {
+    c.is_ascii_lowercase() || c.is_ascii_digit()
+}
+
+impl Named for Market {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("spot", Self::Spot), ("onDemand", Self::OnDemand)];
+}
+
+/// `provider` as it is written, before `autoScalingGroup` is joined to it.
+#[derive(Clone, Copy, PartialEq)]
+enum ProviderName {
+    Asg,
+    Fleet,
+    Scale,
+    Workers,
+    Local,
+}
+
+impl Named for ProviderName {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("asg", Self::Asg),
+        ("fleet", Self::Fleet),
+        ("scale", Self::Scale),
+        ("workers", Self::Workers),
+        ("local", Self::Local),
+    ];
+}
+
+impl Pool {
+    pub(super) fn read(pool: &mut Section<'_, '_>) -> Self {
+        Self {
+            provider: read_provider(pool),
+            name: pool.required("name", text()),
+            market: pool.required("market", choice()),
+            instance_type: pool.optional("instanceType", text()),
+            zone: pool.optional("zone", text()),
+            max_nodes: pool.required("maxNodes", number(1..=NODES_LIMIT)),
+            dollars_per_node_hour: pool
+                .optional("dollarsPerNodeHour", decimal(0.0..=NODE_PRICE_MAX_DOLLARS, "dollars")),
+        }
+    }
+}
+
+/// Reads `provider` and checks for what each one needs.
+fn read_provider(pool: &mut Section<'_, '_>) -> Provider {
+    let provider = pool.try_required("provider", choice::<ProviderName>());
+    let has_group = pool.has("autoScalingGroup");
+    let group = pool.optional("autoScalingGroup", text());
+    match provider {
+        Some(ProviderName::Asg) if !has_group => {
+            pool.miss("autoScalingGroup", " with provider: asg");
+        }
+        Some(ProviderName::Asg) | None => {}
+        Some(other) if has_group => {
+            let complaint = format!("is for provider: asg only, got {}", other.name());
+            pool.complain("autoScalingGroup", complaint);
+        }
+        Some(_) => {}
+    }
+    if provider == Some(ProviderName::Asg) && !pool.has("instanceType") {
+        pool.miss("instanceType", " with provider: asg");
+    }
+    if provider == Some(ProviderName::Fleet) && !pool.has("instanceType") {
+        pool.miss("instanceType", " with provider: fleet");
+    }
+    if provider == Some(ProviderName::Fleet) && !pool.has("zone") {
+        pool.miss("zone", " with provider: fleet, which buys in one zone");
+    }
+    match (provider, group) {
+        (Some(ProviderName::Asg), Some(group)) => Provider::Asg(group),
+        (Some(ProviderName::Fleet), _) => Provider::Fleet,
+        (Some(ProviderName::Scale), _) => Provider::Scale,
+        (Some(ProviderName::Workers), _) => Provider::Workers,
+        (Some(ProviderName::Local | ProviderName::Asg) | None, _) => Provider::Local,
+    }
+}

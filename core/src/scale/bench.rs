@@ -1,0 +1,95 @@
+//! Which pools are left out for a while: benched after a failed launch, for growing times.
+//!
+//! Only times that the provider gave are compared with each other; the time on the bench runs on
+//! the controller's clock from the moment the failure was seen.
+
+use std::time::Duration;
+
+use crate::observation::{FailureKind, PoolView};
+use crate::time::UnixMillis;
+
+/// First time on the bench (Karpenter's offering cache).
+const BENCH_FIRST: Duration = Duration::from_secs(180);
+
+/// Longest time on the bench (Cluster Autoscaler's longest back-off).
+const BENCH_MAX: Duration = Duration::from_secs(1800);
+
+/// Longest time that a pool may stay short without a word and without growing.
+const LAUNCH_LIMIT: Duration = Duration::from_secs(600);
+
+/// What is remembered of one pool.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct PoolMemory {
+    /// Provider time up to which activities are accounted for; `None` before the first look.
+    seen_until: Option<UnixMillis>,
+    /// Nodes that counted at the last look.
+    counted: u32,
+    /// Since when the pool has had fewer nodes than asked for without growing.
+    short_since: Option<UnixMillis>,
+    bench: Option<Bench>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bench {
+    until: UnixMillis,
+    length: Duration,
+    kind: FailureKind,
+}
+
+impl PoolMemory {
+    /// What is remembered after a look at the pool. A size that is unknown changes nothing.
+    #[must_use]
+    pub fn advance(&self, view: &PoolView, now: UnixMillis) -> Self {
+        let Some(size) = view.size.known() else { return self.clone() };
+        let counted = u32::try_from(size.counted().count()).unwrap_or(u32::MAX);
+        let (seen_until, telling) = self.news(view);
+        let mut next = Self {
+            seen_until,
+            counted,
+            short_since: self.short_since.or(Some(now)),
+            bench: self.bench,
+        };
+        if counted >= size.desired {
+            return Self { short_since: None, bench: None, ..next };
+        }
+        if counted > self.counted {
+            next.short_since = Some(now);
+        }
+        let is_overdue = next.short_since.is_some_and(|since| now.since(since) >= LAUNCH_LIMIT);
+        if let Some(kind) = telling.or(is_overdue.then_some(FailureKind::TimedOut)) {
+            next.send_to_bench(kind, now);
+        }
+        next
+    }
+
+    /// Up to when activities are accounted for, and the newest failure since that says something
+    /// about the pool. At the first look every failure is an old one: it answers nothing that was
+    /// asked here.
+    fn news(&self, view: &PoolView) -> (Option<UnixMillis>, Option<FailureKind>) {
+        let Some(activities) = view.activities.known() else { return (self.seen_until, None) };
+        let newest_failure = activities.failures.iter().map(|failure| failure.at).max();
+        let newest = activities.newest_at.max(newest_failure).unwrap_or_default();
+        let seen_until = self.seen_until.unwrap_or(newest);
+        let fresh = activities.failures.iter().filter(|failure| failure.at > seen_until);
+        let telling = fresh.filter(|failure| failure.kind.benches()).max_by_key(|f| f.at);
+        (Some(seen_until.max(newest)), telling.map(|failure| failure.kind))
+    }
+
+    /// A failure while on the bench was not asked for by us and changes nothing; one after it
+    /// doubles the time.
+    fn send_to_bench(&mut self, kind: FailureKind, now: UnixMillis) {
+        let length = match self.bench {
+            Some(bench) if bench.until > now => return,
+            Some(bench) => (bench.length * 2).min(BENCH_MAX),
+            None => BENCH_FIRST,
+        };
+        self.bench = Some(Bench { until: now.plus(length), length, kind });
+        self.short_since = Some(now);
+    }
+
+    /// Why and for how much longer the pool is left out, when it is.
+    pub fn benched(&self, now: UnixMillis) -> Option<(FailureKind, Duration)> {
+        let bench = self.bench.filter(|bench| bench.until > now)?;
+        Some((bench.kind, bench.until.remaining(now)))
+    }
+}

@@ -1,0 +1,161 @@
+//! Counting: what each pool has promised, what is there, and what is on its way out.
+//!
+//! *Promised* is what was asked for and may still come: it keeps a group that heals itself from
+//! being raised again. *Present* is what is there: only that can be given up. Replicas that drain
+//! on our behalf count as neither. All in whole replicas; a part of one is none.
+
+use std::collections::BTreeMap;
+
+use super::bench::PoolMemory;
+use super::reason::Reason;
+use super::terms::{PoolTerms, SizingTerms};
+use crate::observation::{
+    DrainPurpose, InstanceId, InstanceState, Observation, PoolSize, ReplicaView,
+};
+use crate::policy::PoolName;
+
+/// The pools of the rollout group, counted.
+#[derive(Debug)]
+pub(super) struct Census<'a> {
+    /// Each pool, in the order of preference.
+    pub pools: Vec<PoolCount<'a>>,
+    /// Every replica that reported; empty when they are unknown.
+    pub replicas: &'a [ReplicaView],
+    /// Where each instance is.
+    places: BTreeMap<&'a InstanceId, Place>,
+}
+
+/// Where an instance is.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// Its pool, by the order of preference.
+    pool: usize,
+    state: InstanceState,
+}
+
+/// One pool, counted.
+#[derive(Debug)]
+pub(super) struct PoolCount<'a> {
+    pub terms: &'a PoolTerms,
+    pub size: &'a PoolSize,
+    /// Replicas that were asked for and may still come.
+    pub promised: u32,
+    /// Replicas that are there or on their way.
+    pub present: u32,
+    /// Replicas among them that drain on our behalf or for others.
+    pub leaving: u32,
+    /// Replicas that may be added.
+    pub room: u32,
+    /// Nodes that count.
+    pub counted: u32,
+}
+
+/// Counts; the reasons when a size is unknown.
+pub(super) fn take_census<'a>(
+    terms: &'a SizingTerms,
+    observation: &'a Observation,
+    memory: &BTreeMap<PoolName, PoolMemory>,
+) -> Result<Census<'a>, Vec<Reason>> {
+    let mut unknown = Vec::new();
+    let mut sizes = Vec::new();
+    for pool in &terms.pools {
+        let view = observation.pools.iter().find(|view| view.name == pool.name);
+        match view.map(|view| (view.size.known(), view.size.why_unknown())) {
+            Some((Some(size), _)) => sizes.push((pool, size)),
+            other => {
+                let why = other.and_then(|(_, why)| why).unwrap_or("it was not read").to_owned();
+                unknown.push(Reason::SizeUnknown { pool: pool.name.clone(), why });
+            }
+        }
+    }
+    if !unknown.is_empty() {
+        return Err(unknown);
+    }
+    let replicas = observation.replicas.known().map_or(&[][..], Vec::as_slice);
+    let mut places = BTreeMap::new();
+    for (pool, (_, size)) in sizes.iter().enumerate() {
+        for instance in &size.instances {
+            places.insert(&instance.id, Place { pool, state: instance.state });
+        }
+    }
+    let mut census = Census { pools: Vec::new(), replicas, places };
+    let mut leaving = vec![0; sizes.len()];
+    for pool in replicas.iter().filter_map(|replica| census.leaves_from(replica)) {
+        leaving[pool] += 1;
+    }
+    for ((pool, size), leaving) in sizes.into_iter().zip(leaving) {
+        let is_benched =
+            memory.get(&pool.name).is_some_and(|memory| memory.benched(observation.now).is_some());
+        census.pools.push(PoolCount::of(terms, pool, size, leaving, is_benched));
+    }
+    Ok(census)
+}
+
+impl<'a> PoolCount<'a> {
+    fn of(
+        terms: &SizingTerms,
+        pool: &'a PoolTerms,
+        size: &'a PoolSize,
+        leaving: u32,
+        is_benched: bool,
+    ) -> Self {
+        let counted = u32::try_from(size.counted().count()).unwrap_or(u32::MAX);
+        let present = counted.min(size.desired);
+        let promised = if is_benched { present } else { size.desired };
+        let limit = pool.max_nodes.min(size.limit.unwrap_or(u32::MAX));
+        let free_nodes = if is_benched { 0 } else { limit.saturating_sub(size.desired) };
+        let gang = terms.gang();
+        Self {
+            terms: pool,
+            size,
+            promised: promised / gang,
+            present: present / gang,
+            leaving,
+            room: free_nodes / gang,
+            counted,
+        }
+    }
+}
+
+impl Census<'_> {
+    /// Replicas that run or will, those on their way out left out.
+    pub fn running_promised(&self) -> u32 {
+        self.pools.iter().map(|pool| pool.promised.saturating_sub(pool.leaving)).sum()
+    }
+
+    /// Replicas that are there and stay.
+    pub fn running_present(&self) -> u32 {
+        self.pools.iter().map(|pool| pool.present.saturating_sub(pool.leaving)).sum()
+    }
+
+    /// The pool in which a replica on its way out still counts with all its instances.
+    fn leaves_from(&self, replica: &ReplicaView) -> Option<usize> {
+        let purpose = replica.drain.as_ref()?.purpose;
+        let is_leaving = matches!(purpose, DrainPurpose::Sizing | DrainPurpose::Others);
+        let first = replica.nodes.first()?.instance.as_ref()?;
+        let pool = self.places.get(first)?.pool;
+        (is_leaving && self.is_counted(replica)).then_some(pool)
+    }
+
+    /// Whether every instance of the replica still counts in some pool.
+    pub fn is_counted(&self, replica: &ReplicaView) -> bool {
+        let counts = |instance: &InstanceId| {
+            self.places.get(instance).is_some_and(|place| place.state.counts())
+        };
+        let instances = replica.nodes.iter().map(|node| node.instance.as_ref());
+        !replica.nodes.is_empty() && instances.into_iter().all(|id| id.is_some_and(counts))
+    }
+
+    /// The instances of a replica that still count in some pool.
+    pub fn counted_instances(&self, replica: &ReplicaView) -> Vec<InstanceId> {
+        let counts = |id: &InstanceId| self.places.get(id).is_some_and(|p| p.state.counts());
+        let instances = replica.nodes.iter().filter_map(|node| node.instance.as_ref());
+        instances.filter(|id| counts(id)).cloned().collect()
+    }
+
+    /// Place of a pool in the order of preference.
+    pub fn rank(&self, pool: Option<&PoolName>) -> usize {
+        let place = |name: &PoolName| self.pools.iter().position(|pool| pool.terms.name == *name);
+        pool.and_then(place).unwrap_or(self.pools.len())
+    }
+}

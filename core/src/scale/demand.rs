@@ -1,0 +1,207 @@
+//! How many replicas the run can use, judged from buffer, queue, trainer and measured pace.
+//!
+//! | buffer | wish |
+//! |---|---|
+//! | below its target | what the useful work occupies, at most what pace and shortage need; never fewer than run |
+//! | target to maximum | what the pace needs; what runs, while the pace is not measured |
+//! | at its maximum | a little less than the pace needs; none, while the pace is not measured |
+//!
+//! *Useful* work is what the trainer can take before it grows too old: `(L + 1) × groups per step`
+//! groups less what the buffer holds (admission rule of AReaL). *Pace* is Little's law: samples
+//! that must be in flight = samples per second that the trainer consumes × seconds that one takes.
+//!
+//! Little work alone never lowers: an empty queue may hide an error, a step that ends, or a
+//! producer that pauses. Only a full buffer, a measured pace or the end of the run lowers.
+
+use std::time::Duration;
+
+use super::pace::{MeasuredPace, Pace, count};
+use super::reason::{Reason, SignalName};
+use super::terms::SizingTerms;
+use crate::observation::{Observation, TrainerPhase};
+
+/// Updates over which a surplus in the buffer is worked off: fast enough to matter, slow enough
+/// that the fleet need not come back.
+const SURPLUS_STEPS: f64 = 4.0;
+
+/// Largest number of replicas that arithmetic may answer, far above any policy's maximum.
+const WISH_MAX: u32 = 1_000_000;
+
+/// What the run can use.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Demand {
+    /// Replicas, before minimum and maximum.
+    pub wish: u32,
+    /// Whether the wish may lower the fleet and enters the stabilisation window.
+    pub is_firm: bool,
+    /// Why.
+    pub reasons: Vec<Reason>,
+}
+
+/// Judges the demand, when `running` replicas are there or ordered.
+pub(super) fn judge_demand(
+    terms: &SizingTerms,
+    observation: &Observation,
+    pace: &Pace,
+    running: u32,
+) -> Demand {
+    let mut reasons = unknown_signals(observation);
+    let phase = observation.trainer.known().map(|trainer| trainer.phase);
+    if phase == Some(TrainerPhase::Done) {
+        reasons.push(Reason::RunEnded);
+        return Demand { wish: 0, is_firm: reasons.len() == 1, reasons };
+    }
+    let is_known = reasons.is_empty();
+    let wish = judge_buffer(terms, observation, pace, running, &mut reasons);
+    if !is_known {
+        return Demand { wish: wish.max(running), is_firm: false, reasons };
+    }
+    if phase == Some(TrainerPhase::Sync) && running > 0 {
+        let is_long = pace.sync_for() > terms.startup;
+        reasons.push(Reason::WeightSync { lasted: pace.sync_for() });
+        let wish = if is_long { wish.max(running) } else { running };
+        return Demand { wish, is_firm: false, reasons };
+    }
+    Demand { wish, is_firm: true, reasons }
+}
+
+fn unknown_signals(observation: &Observation) -> Vec<Reason> {
+    let signals = [
+        (SignalName::Ready, observation.ready.why_unknown()),
+        (SignalName::InFlight, observation.in_flight.why_unknown()),
+        (SignalName::Buffer, observation.buffer_groups.why_unknown()),
+        (SignalName::Trainer, observation.trainer.why_unknown()),
+        (SignalName::Replicas, observation.replicas.why_unknown()),
+    ];
+    let unknown = signals.into_iter().filter_map(|(signal, why)| Some((signal, why?.to_owned())));
+    unknown.map(|(signal, why)| Reason::SignalUnknown { signal, why }).collect()
+}
+
+fn judge_buffer(
+    terms: &SizingTerms,
+    observation: &Observation,
+    pace: &Pace,
+    running: u32,
+    reasons: &mut Vec<Reason>,
+) -> u32 {
+    let step = Step::of(terms, observation);
+    let by_work = replicas_for_work(terms, observation, &step, reasons);
+    let measured = pace.measured();
+    let Some(groups) = observation.buffer_groups.known().copied() else { return by_work };
+    let buffered = count(groups);
+    let needs = |surplus: f64| measured.map(|pace| replicas_for_pace(terms, &step, pace, surplus));
+    let (target, max) = (step.target_groups, step.max_groups);
+    if buffered >= max {
+        reasons.push(Reason::BufferFull { groups, max: whole(max.ceil()) });
+        let by_pace = needs(buffered - target).map_or(0, |needed| whole(needed.floor()));
+        note_pace(measured, by_pace, reasons);
+        return by_pace.min(by_work);
+    }
+    if buffered >= target {
+        reasons.push(Reason::BufferInBand { groups, target: whole(target.ceil()) });
+        let Some(needed) = needs(buffered - target) else {
+            reasons.push(Reason::PaceUnmeasured);
+            return running;
+        };
+        let by_pace = whole(needed.ceil());
+        note_pace(measured, by_pace, reasons);
+        return by_pace.min(by_work.max(running));
+    }
+    reasons.push(Reason::BufferLow { groups, target: whole(target.ceil()) });
+    let is_work_known =
+        observation.ready.known().is_some() && observation.in_flight.known().is_some();
+    let by_pace = needs(buffered - target).map(|needed| whole(needed.ceil()));
+    note_pace(measured, by_pace.unwrap_or(0), reasons);
+    let wish = match by_pace {
+        Some(by_pace) if is_work_known => by_pace.min(by_work),
+        Some(by_pace) => by_pace,
+        None => by_work,
+    };
+    if wish < running && observation.ready.known() == Some(&0) {
+        reasons.push(Reason::ZeroIsNoProof);
+    }
+    wish.max(running)
+}
+
+/// Replicas that the useful part of the known work occupies.
+fn replicas_for_work(
+    terms: &SizingTerms,
+    observation: &Observation,
+    step: &Step,
+    reasons: &mut Vec<Reason>,
+) -> u32 {
+    let ready = observation.ready.known().copied();
+    let in_flight = observation.in_flight.known().copied();
+    let buffered = observation.buffer_groups.known().copied().unwrap_or(0);
+    let useful_groups = step.ceiling_groups.saturating_sub(buffered);
+    let useful = useful_groups.saturating_mul(u64::from(terms.group_size));
+    let work = ready.unwrap_or(0).saturating_add(in_flight.unwrap_or(0));
+    let each = u64::from(terms.concurrency_per_replica).max(1);
+    let replicas = u32::try_from(work.min(useful).div_ceil(each)).unwrap_or(WISH_MAX);
+    if ready.is_some() || in_flight.is_some() {
+        reasons.push(Reason::WorkOccupies { work, useful, replicas });
+    }
+    replicas
+}
+
+/// Replicas, fractions included, that keep the trainer supplied while the buffer moves to its
+/// target: up within the horizon of a start, down over a few updates.
+fn replicas_for_pace(
+    terms: &SizingTerms,
+    step: &Step,
+    pace: MeasuredPace,
+    surplus_groups: f64,
+) -> f64 {
+    let group_size = f64::from(terms.group_size);
+    let busy = pace.busy_seconds_per_step;
+    let horizon = if surplus_groups < 0.0 {
+        terms.startup.max(Duration::from_secs(1)).as_secs_f64().max(busy)
+    } else {
+        terms.startup.as_secs_f64().max(SURPLUS_STEPS * busy)
+    };
+    let consumed = count(step.groups) * group_size / busy;
+    let per_second = (consumed - surplus_groups * group_size / horizon).max(0.0);
+    let in_flight = per_second * pace.in_flight_seconds_per_sample;
+    in_flight / f64::from(terms.concurrency_per_replica).max(1.0)
+}
+
+fn note_pace(measured: Option<MeasuredPace>, replicas: u32, reasons: &mut Vec<Reason>) {
+    match measured {
+        Some(pace) => reasons.push(Reason::PaceNeeds {
+            busy_ms: whole(pace.busy_seconds_per_step * 1000.0),
+            in_flight_ms: whole(pace.in_flight_seconds_per_sample * 1000.0),
+            replicas,
+        }),
+        None => reasons.push(Reason::PaceUnmeasured),
+    }
+}
+
+/// The trainer's step in groups.
+struct Step {
+    groups: u64,
+    ceiling_groups: u64,
+    target_groups: f64,
+    max_groups: f64,
+}
+
+impl Step {
+    fn of(terms: &SizingTerms, observation: &Observation) -> Self {
+        let reported = observation.trainer.known().map(|trainer| trainer.groups_per_step);
+        let groups = reported.filter(|groups| *groups > 0).unwrap_or(terms.groups_per_step);
+        let groups = u64::from(groups);
+        // An empty buffer is always low and a policy may ask for none: one group at least.
+        let target_groups = (terms.buffer_target_steps * count(groups)).max(1.0);
+        Self {
+            groups,
+            ceiling_groups: (u64::from(terms.max_lag) + 1).saturating_mul(groups),
+            target_groups,
+            max_groups: (terms.buffer_max_steps * count(groups)).max(target_groups),
+        }
+    }
+}
+
+/// A number that is not negative as a whole one, bounded.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded just before")]
+fn whole(number: f64) -> u32 {
+    number.clamp(0.0, f64::from(WISH_MAX)) as u32
+}

@@ -1,0 +1,116 @@
+//! The way out: whom to drain, when a drained replica may be terminated, what may be forgotten.
+//!
+//! A replica is terminated only when its agents reported `drained`, or when they are silent and
+//! its leases are gone; never while it has an AWS notice, and never when its leases are unknown.
+
+use std::time::Duration;
+
+use super::census::Census;
+use super::plan::Action;
+use super::reason::Reason;
+use super::terms::SizingTerms;
+use crate::observation::{
+    DrainPurpose, DrainStage, NodeView, Observation, ReplicaState, ReplicaView,
+};
+use crate::policy::Market;
+
+/// A heartbeat older than this makes a node unknown (contract of agents and controller).
+pub const SILENCE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Follows up the drains that sizing asked for.
+pub(super) fn retire_drained(
+    census: &Census<'_>,
+    actions: &mut Vec<Action>,
+    reasons: &mut Vec<Reason>,
+) {
+    for replica in census.replicas {
+        let Some(drain) = &replica.drain else { continue };
+        let instances = census.counted_instances(replica);
+        if drain.purpose != DrainPurpose::Sizing || instances.is_empty() {
+            continue;
+        }
+        if replica.has_notice {
+            reasons.push(Reason::LeftToAws { replica: replica.id.clone() });
+            continue;
+        }
+        let is_silent = replica.silence() > SILENCE_LIMIT;
+        if drain.stage < DrainStage::Drained && !is_silent {
+            continue;
+        }
+        if replica.leased.known() != Some(&0) {
+            reasons.push(Reason::WaitsForLeases { replica: replica.id.clone() });
+            continue;
+        }
+        if let Some(pool) = &replica.pool {
+            actions.push(Action::Retire {
+                replica: replica.id.clone(),
+                request_id: drain.request_id.clone(),
+                pool: pool.clone(),
+                instances,
+            });
+        }
+    }
+}
+
+/// Removes the records of nodes that are gone: confirmed by the provider, silent, without leases.
+pub(super) fn forget_gone(
+    census: &Census<'_>,
+    observation: &Observation,
+    actions: &mut Vec<Action>,
+) {
+    for replica in census.replicas {
+        if replica.leased.known() != Some(&0) {
+            continue;
+        }
+        let is_gone = |node: &&NodeView| {
+            node.heartbeat_age > SILENCE_LIMIT
+                && node.instance.as_ref().is_some_and(|id| observation.gone.contains(id))
+        };
+        let gone: Vec<_> = replica.nodes.iter().filter(is_gone).collect();
+        if !gone.is_empty() {
+            actions.push(Action::Forget {
+                replica: replica.id.clone(),
+                nodes: gone.iter().map(|node| node.name.clone()).collect(),
+                is_whole: gone.len() == replica.nodes.len(),
+            });
+        }
+    }
+}
+
+/// Chooses up to `wanted` replicas to drain: idle ones first, then those that AWS advised to
+/// leave, then the least loaded; among equals the earliest in their life, on-demand before Spot,
+/// the least preferred pool first.
+pub(super) fn choose_victims<'a>(
+    terms: &SizingTerms,
+    census: &Census<'a>,
+    wanted: u32,
+) -> Vec<&'a ReplicaView> {
+    let mut candidates: Vec<&ReplicaView> =
+        census.replicas.iter().filter(|replica| may_leave(census, replica)).collect();
+    candidates.sort_by_cached_key(|replica| {
+        let load = replica.leased.known().copied().unwrap_or(0).max(replica.in_flight.into());
+        let market = market_of(terms, replica);
+        let rank = std::cmp::Reverse(census.rank(replica.pool.as_ref()));
+        let is_kept_market = market == Some(Market::Spot);
+        (load > 0, !replica.is_advised, load, replica.state, is_kept_market, rank, &replica.id)
+    });
+    candidates.truncate(usize::try_from(wanted).unwrap_or(usize::MAX));
+    candidates
+}
+
+fn market_of(terms: &SizingTerms, replica: &ReplicaView) -> Option<Market> {
+    let pool = terms.pools.iter().find(|pool| Some(&pool.name) == replica.pool.as_ref());
+    pool.map(|pool| pool.market).or(replica.market)
+}
+
+/// Whether sizing may ask the replica to drain. A silent one is not asked: it would not answer.
+fn may_leave(census: &Census<'_>, replica: &ReplicaView) -> bool {
+    let is_at_work = matches!(
+        replica.state,
+        ReplicaState::Starting
+            | ReplicaState::Loading
+            | ReplicaState::NotReady
+            | ReplicaState::Ready
+    );
+    is_at_work && !replica.has_notice && replica.drain.is_none() && census.is_counted(replica)
+}

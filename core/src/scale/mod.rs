@@ -1,0 +1,234 @@
+//! Sizing: how many rollout replicas there should be, where more come from and which ones go.
+//!
+//! [`plan_scale`] is pure and the same in controller, simulator and replay. It reads top to
+//! bottom: count what is there, judge what is needed, wait until that is stable, then raise, or
+//! name the replicas to drain. Raising works through desired capacity; lowering never does: only
+//! drained, named instances go.
+//!
+//! Laws: an unknown signal never lowers and an unknown size writes nothing; no busy replica and
+//! none with an AWS notice is terminated; more demand never asks for less; a settled fleet needs
+//! no change.
+
+mod bench;
+mod census;
+mod demand;
+mod leaving;
+mod pace;
+mod plan;
+mod raising;
+mod reason;
+mod terms;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::collections::BTreeMap;
+
+pub use self::leaving::SILENCE_LIMIT;
+pub use self::pace::{MeasuredPace, Pace};
+pub use self::plan::{Action, ScalePlan};
+pub use self::reason::{Direction, HoldKind, Reason, SignalName};
+pub use self::terms::{PoolTerms, SizingTerms};
+
+use self::bench::PoolMemory;
+use self::census::{Census, take_census};
+use self::demand::{Demand, judge_demand};
+use self::window::{Keep, WishWindow};
+use crate::observation::{FailureKind, Observation};
+use crate::policy::PoolName;
+
+/// What one plan hands to the next.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScaleMemory {
+    pace: Pace,
+    pools: BTreeMap<PoolName, PoolMemory>,
+    highest: WishWindow,
+    lowest: WishWindow,
+}
+
+impl Default for ScaleMemory {
+    fn default() -> Self {
+        Self {
+            pace: Pace::default(),
+            pools: BTreeMap::new(),
+            highest: WishWindow::new(Keep::Largest),
+            lowest: WishWindow::new(Keep::Smallest),
+        }
+    }
+}
+
+impl ScaleMemory {
+    /// The measured pace so far.
+    pub fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    /// Why each pool is left out, as of `now`.
+    pub fn benched(
+        &self,
+        now: crate::time::UnixMillis,
+    ) -> impl Iterator<Item = (&PoolName, FailureKind)> {
+        self.pools
+            .iter()
+            .filter_map(move |(name, pool)| pool.benched(now).map(|(kind, _)| (name, kind)))
+    }
+
+    fn look_at_pools(&mut self, observation: &Observation) {
+        for view in &observation.pools {
+            let next = self.pools.entry(view.name.clone()).or_default();
+            *next = next.advance(view, observation.now);
+        }
+        self.pools.retain(|name, _| observation.pools.iter().any(|view| view.name == *name));
+    }
+}
+
+/// Sizes of one plan on its way from demand to actions.
+struct Sizes {
+    /// What should be there, within minimum and maximum.
+    desired: u32,
+    /// Raise up to this.
+    raise_to: u32,
+    /// Lower down to this; `None` when nothing may be lowered.
+    lower_to: Option<u32>,
+}
+
+/// Plans the size of the rollout group.
+pub fn plan_scale(
+    terms: &SizingTerms,
+    observation: &Observation,
+    memory: &ScaleMemory,
+) -> ScalePlan {
+    let mut memory = memory.clone();
+    memory.look_at_pools(observation);
+    let census = match take_census(terms, observation, &memory.pools) {
+        Ok(census) => census,
+        Err(reasons) => {
+            memory.pace = memory.pace.advance(observation, false);
+            let (running, wish, desired) = (None, None, None);
+            return ScalePlan { running, wish, desired, actions: Vec::new(), reasons, memory };
+        }
+    };
+    let running = census.running_promised();
+    let Demand { wish, is_firm, mut reasons } =
+        judge_demand(terms, observation, &memory.pace, running);
+    memory.pace = memory.pace.advance(observation, is_firm);
+    let sizes = stabilize(terms, &mut memory, &census, wish, is_firm, &mut reasons);
+
+    let mut actions = Vec::new();
+    leaving::forget_gone(&census, observation, &mut actions);
+    if running < sizes.raise_to {
+        raising::raise(terms, &census, sizes.raise_to - running, &mut actions, &mut reasons);
+    } else if let Some(lower_to) = sizes.lower_to {
+        lower(terms, &census, lower_to, &mut actions, &mut reasons);
+    }
+    let cancelled = actions.clone();
+    leaving::retire_drained(&census, &mut actions, &mut reasons);
+    drop_contradictions(&mut actions, &cancelled);
+    note_pools(observation, &memory, &census, &mut reasons);
+    ScalePlan {
+        running: Some(running),
+        wish: Some(wish),
+        desired: Some(sizes.desired),
+        actions,
+        reasons,
+        memory,
+    }
+}
+
+/// Waits with a change until it has been wanted long enough; the minimum needs no waiting.
+fn stabilize(
+    terms: &SizingTerms,
+    memory: &mut ScaleMemory,
+    census: &Census<'_>,
+    wish: u32,
+    is_firm: bool,
+    reasons: &mut Vec<Reason>,
+) -> Sizes {
+    let desired = terms.clamp(wish);
+    if desired > wish {
+        reasons.push(Reason::AtMinimum { minimum: desired });
+    } else if desired < wish {
+        reasons.push(Reason::AtMaximum { maximum: desired });
+    }
+    let (up, down) = (terms.stabilization_up, terms.stabilization_down);
+    let at = memory.pace.counted();
+    if is_firm {
+        memory.highest.push(desired, down, at);
+        memory.lowest.push(desired, up, at);
+    }
+    let settled_up = if up.is_zero() {
+        Some(desired)
+    } else {
+        memory.lowest.settled(up, at).filter(|_| is_firm)
+    };
+    let minimum = terms.clamp(0);
+    let raise_to = settled_up.unwrap_or(minimum).max(minimum);
+    let running = census.running_promised();
+    if raise_to < desired && running < desired {
+        let remaining = memory.lowest.remaining(up, at);
+        reasons.push(Reason::Stabilizing { direction: Direction::Up, wanted: desired, remaining });
+    }
+    let lower_to = memory.highest.settled(down, at).filter(|_| is_firm);
+    let present = census.running_present();
+    if is_firm && desired < present && lower_to.is_none_or(|lower_to| lower_to > desired) {
+        let remaining = memory.highest.remaining(down, at);
+        let direction = Direction::Down;
+        reasons.push(Reason::Stabilizing { direction, wanted: desired, remaining });
+    }
+    Sizes { desired, raise_to, lower_to }
+}
+
+/// Names the replicas to drain, at most as many as one plan may change.
+fn lower(
+    terms: &SizingTerms,
+    census: &Census<'_>,
+    lower_to: u32,
+    actions: &mut Vec<Action>,
+    reasons: &mut Vec<Reason>,
+) {
+    let surplus = census.running_present().saturating_sub(lower_to);
+    let limit = terms.max_changes_per_tick;
+    if surplus > limit {
+        reasons.push(Reason::ChangesLimited { wanted: surplus, limit });
+    }
+    let wanted = surplus.min(limit);
+    let victims = leaving::choose_victims(terms, census, wanted);
+    let found = u32::try_from(victims.len()).unwrap_or(u32::MAX);
+    if found < wanted {
+        reasons.push(Reason::NoVictim { missing: wanted - found });
+    }
+    actions.extend(
+        victims.into_iter().map(|victim| Action::RequestDrain { replica: victim.id.clone() }),
+    );
+}
+
+/// A replica whose drain this very plan takes back is not retired by it.
+fn drop_contradictions(actions: &mut Vec<Action>, cancelled: &[Action]) {
+    let is_cancelled = |id: &crate::ids::ReplicaId| {
+        cancelled
+            .iter()
+            .any(|action| matches!(action, Action::CancelDrain { replica, .. } if replica == id))
+    };
+    actions.retain(
+        |action| !matches!(action, Action::Retire { replica, .. } if is_cancelled(replica)),
+    );
+}
+
+/// Says which pools are left out and which fill up by themselves.
+fn note_pools(
+    observation: &Observation,
+    memory: &ScaleMemory,
+    census: &Census<'_>,
+    reasons: &mut Vec<Reason>,
+) {
+    for pool in &census.pools {
+        let name = &pool.terms.name;
+        let benched = memory.pools.get(name).and_then(|pool| pool.benched(observation.now));
+        let (desired, observed) = (pool.size.desired, pool.counted);
+        if let Some((kind, remaining)) = benched {
+            reasons.push(Reason::PoolBenched { pool: name.clone(), kind, remaining });
+        } else if observed < desired {
+            reasons.push(Reason::PoolFilling { pool: name.clone(), desired, observed });
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The plan: what to do, in an order that is safe, and the reasons of every number.
+
+use std::fmt;
+
+use super::ScaleMemory;
+use super::reason::Reason;
+use crate::ids::{NodeName, ReplicaId};
+use crate::observation::InstanceId;
+use crate::policy::PoolName;
+
+/// One decision of sizing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScalePlan {
+    /// Replicas that run or are on their way, drained ones left out; `None` when a size is
+    /// unknown.
+    pub running: Option<u32>,
+    /// Replicas that the demand asks for, before minimum and maximum.
+    pub wish: Option<u32>,
+    /// Replicas that there should be, within minimum and maximum.
+    pub desired: Option<u32>,
+    /// What to do now.
+    pub actions: Vec<Action>,
+    /// Why.
+    pub reasons: Vec<Reason>,
+    /// What the next plan has to know.
+    pub memory: ScaleMemory,
+}
+
+/// One step. Each may be repeated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Takes back a drain that has not reached `terminating`.
+    CancelDrain {
+        /// The replica that works on.
+        replica: ReplicaId,
+        /// The drain to take back.
+        request_id: String,
+    },
+    /// Asks a pool for more nodes, by their absolute number.
+    Raise {
+        /// The pool.
+        pool: PoolName,
+        /// What it is asked for so far, in nodes.
+        from: u32,
+        /// What it shall be asked for, in nodes.
+        to: u32,
+    },
+    /// Asks a replica to drain, to be terminated afterwards.
+    RequestDrain {
+        /// The replica.
+        replica: ReplicaId,
+    },
+    /// Marks a drained replica `terminating` and terminates exactly its instances.
+    Retire {
+        /// The replica.
+        replica: ReplicaId,
+        /// Its drain.
+        request_id: String,
+        /// Its pool.
+        pool: PoolName,
+        /// Its instances.
+        instances: Vec<InstanceId>,
+    },
+    /// Removes the records of a replica whose instances are gone and whose leases are.
+    Forget {
+        /// The replica.
+        replica: ReplicaId,
+        /// Its nodes.
+        nodes: Vec<NodeName>,
+        /// Whether no node of it is left, so that its drain goes too.
+        is_whole: bool,
+    },
+}
+
+impl Action {
+    /// The word in metrics and journals.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::CancelDrain { .. } => "cancel_drain",
+            Self::Raise { .. } => "raise",
+            Self::RequestDrain { .. } => "request_drain",
+            Self::Retire { .. } => "retire",
+            Self::Forget { .. } => "forget",
+        }
+    }
+
+    /// All words of [`Action::kind`], for metrics.
+    pub const KINDS: [&str; 5] = ["cancel_drain", "raise", "request_drain", "retire", "forget"];
+
+    /// Whether the action decides on the size, not only follows up an earlier decision.
+    pub fn is_decision(&self) -> bool {
+        matches!(self, Self::CancelDrain { .. } | Self::Raise { .. } | Self::RequestDrain { .. })
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CancelDrain { replica, .. } => write!(f, "cancel the drain of {replica}"),
+            Self::Raise { pool, from, to } => write!(f, "raise pool {pool} from {from} to {to}"),
+            Self::RequestDrain { replica } => write!(f, "ask {replica} to drain"),
+            Self::Retire { replica, pool, instances, .. } => {
+                let instances: Vec<&str> = instances.iter().map(|id| id.0.as_str()).collect();
+                write!(f, "terminate {replica} in pool {pool}: {}", instances.join(", "))
+            }
+            Self::Forget { replica, .. } => write!(f, "forget {replica}"),
+        }
+    }
+}
+
+impl ScalePlan {
+    /// Whether there is nothing to do.
+    pub fn is_settled(&self) -> bool {
+        self.actions.is_empty()
+    }
+}
+
+impl fmt::Display for ScalePlan {
+    /// One line for the numbers, one for each action, one for each reason.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |number: Option<u32>| number.map_or("unknown".to_owned(), |n| n.to_string());
+        let (running, desired) = (shown(self.running), shown(self.desired));
+        writeln!(f, "replicas: {running} run, {desired} desired")?;
+        for action in &self.actions {
+            writeln!(f, "do: {action}")?;
+        }
+        for reason in &self.reasons {
+            writeln!(f, "because: {reason}")?;
+        }
+        Ok(())
+    }
+}

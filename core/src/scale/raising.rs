@@ -1,0 +1,68 @@
+//! The way in: drains are taken back first, then pools are raised in the order of preference.
+
+use super::census::Census;
+use super::plan::Action;
+use super::reason::Reason;
+use super::terms::SizingTerms;
+use crate::observation::{DrainPurpose, DrainStage, ReplicaView};
+
+/// Brings `missing` more replicas, at most as many as one plan may change.
+pub(super) fn raise(
+    terms: &SizingTerms,
+    census: &Census<'_>,
+    missing: u32,
+    actions: &mut Vec<Action>,
+    reasons: &mut Vec<Reason>,
+) {
+    let limit = terms.max_changes_per_tick;
+    if missing > limit {
+        reasons.push(Reason::ChangesLimited { wanted: missing, limit });
+    }
+    let mut missing = missing.min(limit);
+    for (replica, request_id) in cancellable(census) {
+        if missing == 0 {
+            return;
+        }
+        missing -= 1;
+        let replica = replica.id.clone();
+        actions.push(Action::CancelDrain { replica, request_id: request_id.to_owned() });
+    }
+    let gang = terms.gang();
+    if missing > 0 && terms.pools.iter().all(|pool| pool.max_nodes < gang) {
+        reasons.push(Reason::Infeasible { nodes_per_replica: gang });
+        return;
+    }
+    for pool in &census.pools {
+        let added = missing.min(pool.room);
+        if added == 0 {
+            continue;
+        }
+        missing -= added;
+        let from = pool.size.desired;
+        // Desired nodes that are no whole replica are completed by the next one.
+        let to = from + added * gang;
+        actions.push(Action::Raise { pool: pool.terms.name.clone(), from, to });
+    }
+    if missing > 0 {
+        reasons.push(Reason::NoRoom { missing });
+    }
+}
+
+/// Drains that may be taken back: ours, not yet terminating, of replicas that AWS leaves alone;
+/// the ones that have come least far first.
+fn cancellable<'a>(census: &Census<'a>) -> Vec<(&'a ReplicaView, &'a str)> {
+    let mut drains: Vec<_> = census
+        .replicas
+        .iter()
+        .filter_map(|replica| Some((replica, replica.drain.as_ref()?)))
+        .filter(|(replica, drain)| {
+            drain.purpose == DrainPurpose::Sizing
+                && drain.stage < DrainStage::Terminating
+                && !replica.has_notice
+                && replica.silence() <= super::SILENCE_LIMIT
+                && census.is_counted(replica)
+        })
+        .collect();
+    drains.sort_by_key(|(replica, drain)| (drain.stage, &replica.id));
+    drains.into_iter().map(|(replica, drain)| (replica, drain.request_id.as_str())).collect()
+}

@@ -1,0 +1,349 @@
+//! Why a plan says what it says: one reason for every number, in words that an operator reads.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::ids::ReplicaId;
+use crate::observation::FailureKind;
+use crate::policy::PoolName;
+use crate::policy::duration::Written;
+
+/// A signal that sizing depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SignalName {
+    /// Units that wait.
+    Ready,
+    /// Units in flight.
+    InFlight,
+    /// Sealed groups.
+    Buffer,
+    /// The trainer's report.
+    Trainer,
+    /// The replicas' records.
+    Replicas,
+    /// The size of a pool.
+    PoolSize,
+}
+
+impl SignalName {
+    /// All signals, for metrics.
+    pub const ALL: [Self; 6] =
+        [Self::Ready, Self::InFlight, Self::Buffer, Self::Trainer, Self::Replicas, Self::PoolSize];
+
+    /// The word in metrics and journals.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::InFlight => "in_flight",
+            Self::Buffer => "buffer",
+            Self::Trainer => "trainer",
+            Self::Replicas => "replicas",
+            Self::PoolSize => "pool_size",
+        }
+    }
+}
+
+/// Which way a change goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// More replicas.
+    Up,
+    /// Fewer replicas.
+    Down,
+}
+
+impl Direction {
+    /// The word in metrics and journals.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// One reason of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// A signal could not be read: nothing is lowered.
+    SignalUnknown {
+        /// Which.
+        signal: SignalName,
+        /// Why it is unknown.
+        why: String,
+    },
+    /// The size of a pool could not be read: nothing is written.
+    SizeUnknown {
+        /// Which pool.
+        pool: PoolName,
+        /// Why it is unknown.
+        why: String,
+    },
+    /// The trainer said that the run has ended.
+    RunEnded,
+    /// Weights are spread: samples that are not made meanwhile are not lost demand.
+    WeightSync {
+        /// How long so far.
+        lasted: Duration,
+    },
+    /// Units that can be worked on, and how many of them the trainer can use in time.
+    WorkOccupies {
+        /// Waiting and in flight.
+        work: u64,
+        /// How many fit under the admission ceiling.
+        useful: u64,
+        /// Replicas that the smaller number occupies.
+        replicas: u32,
+    },
+    /// What the measured pace asks for.
+    PaceNeeds {
+        /// Milliseconds that the trainer is busy for one update.
+        busy_ms: u32,
+        /// Milliseconds that one sample is in flight.
+        in_flight_ms: u32,
+        /// Replicas for that.
+        replicas: u32,
+    },
+    /// There is not enough evidence of the pace yet.
+    PaceUnmeasured,
+    /// The buffer holds less than it should.
+    BufferLow {
+        /// Sealed groups.
+        groups: u64,
+        /// How many there should be.
+        target: u32,
+    },
+    /// The buffer holds what it should.
+    BufferInBand {
+        /// Sealed groups.
+        groups: u64,
+        /// How many there should be.
+        target: u32,
+    },
+    /// The buffer holds more than the trainer needs.
+    BufferFull {
+        /// Sealed groups.
+        groups: u64,
+        /// How many are enough.
+        max: u32,
+    },
+    /// Nothing waits; that proves no end of the work.
+    ZeroIsNoProof,
+    /// The policy's minimum asks for more than the demand does.
+    AtMinimum {
+        /// The minimum.
+        minimum: u32,
+    },
+    /// The policy's maximum allows less than the demand.
+    AtMaximum {
+        /// The maximum.
+        maximum: u32,
+    },
+    /// A change waits until it has been wanted long enough.
+    Stabilizing {
+        /// Which way.
+        direction: Direction,
+        /// What is wanted now.
+        wanted: u32,
+        /// How much longer.
+        remaining: Duration,
+    },
+    /// More changes are wanted than one plan may make.
+    ChangesLimited {
+        /// Wanted changes.
+        wanted: u32,
+        /// The limit.
+        limit: u32,
+    },
+    /// A pool is left out for a while after a failed launch.
+    PoolBenched {
+        /// Which.
+        pool: PoolName,
+        /// What kind of failure.
+        kind: FailureKind,
+        /// How much longer.
+        remaining: Duration,
+    },
+    /// A pool has fewer nodes than were asked for and fills up by itself.
+    PoolFilling {
+        /// Which.
+        pool: PoolName,
+        /// Nodes that were asked for.
+        desired: u32,
+        /// Nodes that are there or on their way.
+        observed: u32,
+    },
+    /// No pool has room for a replica.
+    NoRoom {
+        /// Replicas that are missing.
+        missing: u32,
+    },
+    /// No pool can ever hold one replica.
+    Infeasible {
+        /// Nodes of one replica.
+        nodes_per_replica: u32,
+    },
+    /// Fewer replicas can be drained than should be.
+    NoVictim {
+        /// Replicas that stay.
+        missing: u32,
+    },
+    /// A replica that AWS takes is left to AWS.
+    LeftToAws {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// A drained replica waits until its leases are gone.
+    WaitsForLeases {
+        /// Which.
+        replica: ReplicaId,
+    },
+}
+
+/// Why a wanted change was not made; the closed set of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum HoldKind {
+    /// It has not been wanted long enough.
+    Stabilization,
+    /// Weights are spread.
+    Sync,
+    /// A signal is unknown.
+    StaleSignal,
+    /// The pools refuse.
+    Breaker,
+    /// A replica does not fit.
+    Gang,
+}
+
+impl HoldKind {
+    /// All kinds, for metrics.
+    pub const ALL: [Self; 5] =
+        [Self::Stabilization, Self::Sync, Self::StaleSignal, Self::Breaker, Self::Gang];
+
+    /// The word in metrics and journals.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stabilization => "stabilization",
+            Self::Sync => "sync",
+            Self::StaleSignal => "stale_signal",
+            Self::Breaker => "breaker",
+            Self::Gang => "gang",
+        }
+    }
+}
+
+impl Reason {
+    /// All words of [`Reason::demand`], for metrics.
+    pub const DEMANDS: [&str; 5] =
+        ["run_ended", "buffer_low", "buffer_in_band", "buffer_full", "minimum"];
+
+    /// The word for what the demand follows from, when the reason is about that.
+    pub fn demand(&self) -> Option<&'static str> {
+        match self {
+            Self::RunEnded => Some("run_ended"),
+            Self::BufferLow { .. } => Some("buffer_low"),
+            Self::BufferInBand { .. } => Some("buffer_in_band"),
+            Self::BufferFull { .. } => Some("buffer_full"),
+            Self::AtMinimum { .. } => Some("minimum"),
+            _ => None,
+        }
+    }
+
+    /// What the reason holds back, if anything.
+    pub fn held(&self) -> Option<HoldKind> {
+        match self {
+            Self::SignalUnknown { .. } | Self::SizeUnknown { .. } | Self::ZeroIsNoProof => {
+                Some(HoldKind::StaleSignal)
+            }
+            Self::WeightSync { .. } => Some(HoldKind::Sync),
+            Self::Stabilizing { .. } => Some(HoldKind::Stabilization),
+            Self::PoolBenched { .. } | Self::NoRoom { .. } => Some(HoldKind::Breaker),
+            Self::Infeasible { .. } => Some(HoldKind::Gang),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SignalUnknown { signal, why } => {
+                write!(f, "{} is unknown ({why}): nothing is lowered", signal.as_str())
+            }
+            Self::SizeUnknown { pool, why } => {
+                write!(f, "size of pool {pool} is unknown ({why}): nothing is written")
+            }
+            Self::RunEnded => write!(f, "the trainer says that the run has ended"),
+            Self::WeightSync { lasted } => {
+                write!(f, "weights are spread for {}: no demand is lost", Written(*lasted))
+            }
+            Self::WorkOccupies { work, useful, replicas } => {
+                write!(f, "{work} units of work, {useful} of use in time, occupy {replicas}")
+            }
+            Self::PaceNeeds { busy_ms, in_flight_ms, replicas } => write!(
+                f,
+                "pace of {} per update and {} per sample asks for {replicas}",
+                written_ms(*busy_ms),
+                written_ms(*in_flight_ms)
+            ),
+            Self::PaceUnmeasured => write!(f, "pace is not measured yet"),
+            Self::BufferLow { groups, target } => {
+                write!(f, "buffer holds {groups} groups, below its target of {target}")
+            }
+            Self::BufferInBand { groups, target } => {
+                write!(f, "buffer holds {groups} groups, its target is {target}")
+            }
+            Self::BufferFull { groups, max } => {
+                write!(f, "buffer holds {groups} groups, {max} are enough")
+            }
+            Self::ZeroIsNoProof => {
+                write!(f, "nothing waits, but the trainer did not say that the run has ended")
+            }
+            other => other.fmt_change(f),
+        }
+    }
+}
+
+impl Reason {
+    /// The reasons that speak of changes, not of demand.
+    fn fmt_change(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtMinimum { minimum } => write!(f, "the minimum is {minimum}"),
+            Self::AtMaximum { maximum } => write!(f, "the maximum is {maximum}"),
+            Self::Stabilizing { direction, wanted, remaining } => {
+                let direction = direction.as_str();
+                write!(f, "{direction} to {wanted} waits for {} more", Written(*remaining))
+            }
+            Self::ChangesLimited { wanted, limit } => {
+                write!(f, "{wanted} changes are wanted, one plan makes {limit}")
+            }
+            Self::PoolBenched { pool, kind, remaining } => write!(
+                f,
+                "pool {pool} is benched for {} more ({})",
+                Written(*remaining),
+                kind.as_str()
+            ),
+            Self::PoolFilling { pool, desired, observed } => {
+                write!(f, "pool {pool} has {observed} of {desired} nodes and fills up by itself")
+            }
+            Self::NoRoom { missing } => write!(f, "no pool has room for {missing} more"),
+            Self::Infeasible { nodes_per_replica } => {
+                write!(f, "no pool can hold the {nodes_per_replica} nodes of one replica")
+            }
+            Self::NoVictim { missing } => {
+                write!(f, "{missing} more should go, but no replica may be drained")
+            }
+            Self::LeftToAws { replica } => {
+                write!(f, "{replica} has a notice and is left to AWS")
+            }
+            Self::WaitsForLeases { replica } => {
+                write!(f, "{replica} waits until its leases are gone")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn written_ms(ms: u32) -> Written {
+    Written(Duration::from_millis(u64::from(ms)))
+}

@@ -1,0 +1,90 @@
+//! What sizing takes from the fleet policy: plain numbers, so that tests and simulations can make
+//! their own.
+
+use std::time::Duration;
+
+use crate::policy::{FleetPolicy, Market, Pool, PoolName};
+
+/// How the rollout group is to be sized.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SizingTerms {
+    /// Prompt groups of one policy update, until the trainer reports its own number.
+    pub groups_per_step: u32,
+    /// Samples of one prompt group.
+    pub group_size: u16,
+    /// The staleness bound L, in policy versions.
+    pub max_lag: u16,
+    /// Nodes of one replica.
+    pub nodes_per_replica: u16,
+    /// Fewest replicas.
+    pub min_replicas: u32,
+    /// Most replicas.
+    pub max_replicas: u32,
+    /// Samples in flight on one replica.
+    pub concurrency_per_replica: u32,
+    /// Sealed groups that should stand ready, in trainer steps.
+    pub buffer_target_steps: f64,
+    /// Sealed groups above which nothing more is needed, in trainer steps.
+    pub buffer_max_steps: f64,
+    /// From the order of a replica to its first token.
+    pub startup: Duration,
+    /// How long more must be needed before more is ordered.
+    pub stabilization_up: Duration,
+    /// How long less must be needed before a replica is drained.
+    pub stabilization_down: Duration,
+    /// Most replicas added or drained by one plan.
+    pub max_changes_per_tick: u32,
+    /// Where nodes come from, the preferred pool first.
+    pub pools: Vec<PoolTerms>,
+}
+
+/// One pool that the rollout group may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolTerms {
+    /// The pool.
+    pub name: PoolName,
+    /// How its nodes are bought.
+    pub market: Market,
+    /// Most nodes that the policy allows in it.
+    pub max_nodes: u32,
+}
+
+impl From<&Pool> for PoolTerms {
+    fn from(pool: &Pool) -> Self {
+        Self { name: pool.name.clone(), market: pool.market, max_nodes: pool.max_nodes }
+    }
+}
+
+impl From<&FleetPolicy> for SizingTerms {
+    fn from(policy: &FleetPolicy) -> Self {
+        let rollout = &policy.rollout;
+        Self {
+            groups_per_step: policy.trainer.groups_per_step,
+            group_size: policy.trainer.group_size,
+            max_lag: policy.staleness.max_lag,
+            nodes_per_replica: rollout.nodes_per_replica,
+            min_replicas: rollout.min_replicas,
+            max_replicas: rollout.max_replicas,
+            concurrency_per_replica: rollout.concurrency_per_replica,
+            buffer_target_steps: rollout.buffer_target_steps,
+            buffer_max_steps: rollout.buffer_max_steps,
+            startup: rollout.startup_estimate,
+            stabilization_up: rollout.stabilization_up,
+            stabilization_down: rollout.stabilization_down,
+            max_changes_per_tick: rollout.max_changes_per_tick,
+            pools: policy.rollout_pools().map(PoolTerms::from).collect(),
+        }
+    }
+}
+
+impl SizingTerms {
+    /// Nodes of one replica, at least one.
+    pub(super) fn gang(&self) -> u32 {
+        u32::from(self.nodes_per_replica).max(1)
+    }
+
+    /// Brings a wish within minimum and maximum.
+    pub(super) fn clamp(&self, replicas: u32) -> u32 {
+        replicas.min(self.max_replicas).max(self.min_replicas.min(self.max_replicas))
+    }
+}

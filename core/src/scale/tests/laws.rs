@@ -1,0 +1,219 @@
+//! Laws that hold for any world.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::world::{ON_DEMAND, SPOT, World};
+use crate::observation::{DrainPurpose, DrainStage, ReplicaState, Signal, TrainerPhase};
+use crate::scale::{Action, plan_scale};
+
+const PHASES: [TrainerPhase; 5] = [
+    TrainerPhase::Train,
+    TrainerPhase::Sync,
+    TrainerPhase::Wait,
+    TrainerPhase::Checkpoint,
+    TrainerPhase::Done,
+];
+
+const STAGES: [DrainStage; 4] =
+    [DrainStage::Requested, DrainStage::Draining, DrainStage::Drained, DrainStage::Terminating];
+
+const PURPOSES: [DrainPurpose; 4] =
+    [DrainPurpose::Sizing, DrainPurpose::Reclaim, DrainPurpose::Passing, DrainPurpose::Others];
+
+/// Which signals are unknown, one bit each.
+fn blind(world: &mut World, bits: u8) {
+    let seen = &mut world.seen;
+    let why = || Signal::unknown("test");
+    let has = |bit: u8| bits & (1 << bit) != 0;
+    if has(0) {
+        seen.ready = why();
+    }
+    if has(1) {
+        seen.in_flight = why();
+    }
+    if has(2) {
+        seen.buffer_groups = why();
+    }
+    if has(3) {
+        seen.trainer = Signal::unknown("test");
+    }
+    if has(4) {
+        seen.pools[SPOT].size = Signal::unknown("test");
+    }
+    if has(5) {
+        seen.replicas = Signal::unknown("test");
+    }
+}
+
+/// Any world in which everything is known.
+fn known_world() -> impl Strategy<Value = World> {
+    let work = (0..600_u64, 0..200_u64, 0..40_u64);
+    let bounds = (0..6_u32, 0..12_u32, 1..6_u32, 1..3_u16);
+    let loads =
+        (proptest::collection::vec(0..17_u32, 0..8), proptest::collection::vec(0..17_u32, 0..4));
+    let drains = proptest::collection::vec((0..12_usize, 0..4_usize, 0..4_usize), 0..4);
+    let notices = proptest::collection::vec(0..12_usize, 0..3);
+    let pace = prop_oneof![Just(None), (5..40_u64, 5..200_u64).prop_map(Some)];
+    let parts = (work, bounds, loads, drains, notices, pace, 0..PHASES.len(), 0..5_u32);
+    parts.prop_map(|(work, bounds, loads, drains, notices, pace, phase, missing)| {
+        let mut world = World::new();
+        let (min, above, changes, nodes) = bounds;
+        world.terms.nodes_per_replica = nodes;
+        world.terms.max_changes_per_tick = changes;
+        let mut world = world
+            .with_bounds(min, min + above)
+            .with_work(work.0, work.1, work.2)
+            .with_replicas(SPOT, &loads.0)
+            .with_replicas(ON_DEMAND, &loads.1);
+        if let Some((busy, in_flight)) = pace {
+            world = world.with_pace(busy, in_flight);
+        }
+        let mut world = world.with_phase(PHASES[phase]);
+        world.size_mut(SPOT).desired += missing;
+        let ids: Vec<String> = world.replicas().iter().map(|r| r.id.to_string()).collect();
+        for (index, purpose, stage) in drains {
+            if let Some(id) = ids.get(index) {
+                world.set_drain(id, PURPOSES[purpose], STAGES[stage]);
+            }
+        }
+        for index in notices {
+            if let Some(id) = ids.get(index) {
+                world.replica_mut(id).has_notice = true;
+            }
+        }
+        world
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn capacity_stays_within_bounds(mut world in known_world(), bits in 0..64_u8) {
+        blind(&mut world, bits);
+        for _ in 0..4 {
+            let plan = world.plan();
+            let (min, max) = (world.terms.min_replicas, world.terms.max_replicas);
+            if let Some(desired) = plan.desired {
+                prop_assert!((min..=max).contains(&desired), "{plan}");
+            }
+            let running = plan.running.unwrap_or(0);
+            let mut added = 0;
+            for action in &plan.actions {
+                match action {
+                    Action::Raise { pool, from, to } => {
+                        let terms = world.terms.pools.iter().find(|t| t.name == *pool);
+                        prop_assert!(*to <= terms.expect("exists").max_nodes, "{plan}");
+                        prop_assert!(to > from, "{plan}");
+                        added += (to - from) / u32::from(world.terms.nodes_per_replica);
+                    }
+                    Action::CancelDrain { .. } => added += 1,
+                    _ => {}
+                }
+            }
+            prop_assert!(added == 0 || running + added <= max, "{plan}");
+            prop_assert!(added <= world.terms.max_changes_per_tick, "{plan}");
+            world.pass(Duration::from_secs(30));
+        }
+    }
+
+    #[test]
+    fn no_busy_and_no_noticed_replica_is_terminated(
+        mut world in known_world(),
+        bits in 0..64_u8,
+        silent in 0..12_usize,
+    ) {
+        let ids: Vec<String> = world.replicas().iter().map(|r| r.id.to_string()).collect();
+        if let Some(id) = ids.get(silent) {
+            let replica = world.replica_mut(id);
+            replica.nodes[0].heartbeat_age = Duration::from_secs(30);
+            replica.state = ReplicaState::Unknown;
+        }
+        let before = world.clone();
+        blind(&mut world, bits);
+        for _ in 0..4 {
+            let plan = world.plan();
+            for action in &plan.actions {
+                let (id, is_retired) = match action {
+                    Action::Retire { replica, .. } => (replica, true),
+                    Action::RequestDrain { replica } => (replica, false),
+                    _ => continue,
+                };
+                let replica = before.replicas().iter().find(|r| r.id == *id).expect("exists");
+                prop_assert!(!replica.has_notice, "{plan}");
+                prop_assert!(!is_retired || replica.leased.known() == Some(&0), "{plan}");
+            }
+            world.pass(Duration::from_secs(30));
+        }
+    }
+
+    #[test]
+    fn unknown_signals_lower_nothing(mut world in known_world(), bits in 1..64_u8) {
+        blind(&mut world, bits);
+        for _ in 0..8 {
+            let plan = world.plan();
+            let lowers = |action: &Action| matches!(action, Action::RequestDrain { .. });
+            prop_assert!(!plan.actions.iter().any(lowers), "{plan}");
+            if bits & (1 << 4) != 0 {
+                prop_assert!(plan.is_settled(), "an unknown size writes nothing: {plan}");
+            }
+            world.pass(Duration::from_secs(30));
+        }
+    }
+
+    #[test]
+    fn more_demand_never_asks_for_less(
+        world in known_world(),
+        more_ready in 0..300_u64,
+        more_in_flight in 0..100_u64,
+        less_buffer in 0..40_u64,
+    ) {
+        let mut hungrier = world.clone();
+        let raise = |signal: &Signal<u64>, by: u64| {
+            Signal::fresh(signal.known().expect("known") + by)
+        };
+        hungrier.seen.ready = raise(&world.seen.ready, more_ready);
+        hungrier.seen.in_flight = raise(&world.seen.in_flight, more_in_flight);
+        let buffer = world.seen.buffer_groups.known().expect("known");
+        hungrier.seen.buffer_groups = Signal::fresh(buffer.saturating_sub(less_buffer));
+        let desired = |world: &World| {
+            plan_scale(&world.terms, &world.seen, &world.memory).desired.expect("sizes are known")
+        };
+        // More in flight asks for more evidence of the pace; the law is about the same evidence.
+        let is_measured = |world: &World| {
+            plan_scale(&world.terms, &world.seen, &world.memory).memory.pace().measured().is_some()
+        };
+        prop_assume!(is_measured(&world) == is_measured(&hungrier));
+        prop_assert!(desired(&hungrier) >= desired(&world));
+    }
+
+    #[test]
+    fn settled_fleet_needs_no_change(mut world in known_world()) {
+        // The drains of others end some day; here they are over.
+        let ids: Vec<String> = world.replicas().iter().map(|r| r.id.to_string()).collect();
+        for id in &ids {
+            let replica = world.replica_mut(id);
+            replica.has_notice = false;
+            if replica.drain.as_ref().is_some_and(|d| d.purpose != DrainPurpose::Sizing) {
+                replica.drain = None;
+                replica.state = ReplicaState::Ready;
+            }
+            replica.leased = Signal::fresh(0);
+        }
+        let mut quiet_turns = 0;
+        let mut last = String::new();
+        for _ in 0..400 {
+            world.pass(Duration::from_secs(5));
+            let plan = world.plan();
+            quiet_turns = if plan.is_settled() { quiet_turns + 1 } else { 0 };
+            last = plan.to_string();
+            world.apply(&plan);
+            if quiet_turns > 20 {
+                break;
+            }
+        }
+        prop_assert!(quiet_turns > 20, "still busy: {last}");
+    }
+}

@@ -1,0 +1,128 @@
+//! Calls on the control keys, by which agents, controller, trainer and operators meet.
+
+use ebbtide_core::ids::{NodeName, ReplicaId};
+
+use super::{QueueError, WorkQueue};
+use crate::control::{
+    ControlCommand, ControlReply, ControlView, DrainProgress, DrainRecord, DrainRequest,
+    EngineRecord, HoldRecord, NodeRecord, TrainerRecord,
+};
+
+impl WorkQueue {
+    /// Everything the control keys say.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn view(&self) -> Result<ControlView, QueueError> {
+        match self.port.control(ControlCommand::Read).await? {
+            ControlReply::View(view) => Ok(*view),
+            other => Err(QueueError::unexpected("the control keys", &other)),
+        }
+    }
+
+    /// Writes a node's record.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn put_node(&self, record: NodeRecord) -> Result<(), QueueError> {
+        self.tell(ControlCommand::PutNode(Box::new(record))).await
+    }
+
+    /// Removes a node that was terminated for good.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn remove_node(&self, node: &NodeName) -> Result<(), QueueError> {
+        self.tell(ControlCommand::RemoveNode(node.clone())).await
+    }
+
+    /// Writes an engine's record.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn put_engine(&self, record: EngineRecord) -> Result<(), QueueError> {
+        self.tell(ControlCommand::PutEngine(record)).await
+    }
+
+    /// Writes the trainer's report.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn put_trainer(&self, record: TrainerRecord) -> Result<(), QueueError> {
+        self.tell(ControlCommand::PutTrainer(record)).await
+    }
+
+    /// Holds a role.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn put_hold(&self, record: HoldRecord) -> Result<(), QueueError> {
+        self.tell(ControlCommand::PutHold(record)).await
+    }
+
+    /// Says that somebody reaps expired leases now.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn beat_reaper(&self) -> Result<(), QueueError> {
+        self.tell(ControlCommand::BeatReaper).await
+    }
+
+    /// Asks for a drain and wakes the replica's agents; answers what holds now.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn request_drain(&self, request: DrainRequest) -> Result<DrainRecord, QueueError> {
+        let reply = self.port.control(ControlCommand::RequestDrain(request)).await?;
+        self.port.wake().await;
+        match reply {
+            ControlReply::Drain(Some(record)) => Ok(record),
+            other => Err(QueueError::unexpected("the drain", &other)),
+        }
+    }
+
+    /// Reports progress of a drain; answers what holds now, `None` when there is no such drain.
+    /// The report was taken exactly when the answer carries its state.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn report_drain(
+        &self,
+        progress: DrainProgress,
+    ) -> Result<Option<DrainRecord>, QueueError> {
+        let reply = self.port.control(ControlCommand::ReportDrain(progress)).await?;
+        self.port.wake().await;
+        match reply {
+            ControlReply::Drain(record) => Ok(record),
+            other => Err(QueueError::unexpected("the drain", &other)),
+        }
+    }
+
+    /// Forgets the drain of a replica whose instances are gone.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn remove_drain(&self, replica: &ReplicaId) -> Result<(), QueueError> {
+        self.tell(ControlCommand::RemoveDrain(replica.clone())).await
+    }
+
+    /// Claims an action for a generation of leadership; `false` when an equal claim was made
+    /// before or a newer generation has claimed anything.
+    ///
+    /// # Errors
+    /// No answer: then the action must not be carried out.
+    pub async fn claim(&self, generation: u64, action: &str) -> Result<bool, QueueError> {
+        let command = ControlCommand::Claim { generation, action: action.to_owned() };
+        match self.port.control(command).await? {
+            ControlReply::Claimed(is_granted) => Ok(is_granted),
+            other => Err(QueueError::unexpected("a claim", &other)),
+        }
+    }
+
+    async fn tell(&self, command: ControlCommand) -> Result<(), QueueError> {
+        match self.port.control(command).await? {
+            ControlReply::Done => Ok(()),
+            other => Err(QueueError::unexpected("done", &other)),
+        }
+    }
+}

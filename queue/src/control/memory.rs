@@ -1,0 +1,109 @@
+//! The control keys in memory: a synchronous state machine, for the demo and the simulator.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ebbtide_core::ids::{NodeName, ReplicaId};
+use ebbtide_core::time::UnixMillis;
+
+use super::{
+    ControlCommand, ControlReply, ControlView, DrainProgress, DrainRecord, DrainRequest,
+    EngineRecord, HoldRecord, NodeRecord, TrainerRecord, VersionRecord,
+};
+
+/// The control keys of one run.
+#[derive(Debug, Default)]
+pub struct MemoryControl {
+    nodes: BTreeMap<NodeName, NodeRecord>,
+    engines: BTreeMap<(ReplicaId, u16), EngineRecord>,
+    drains: BTreeMap<ReplicaId, DrainRecord>,
+    holds: BTreeMap<String, HoldRecord>,
+    claims: BTreeSet<String>,
+    newest_claim: u64,
+    trainer: Option<TrainerRecord>,
+    version: VersionRecord,
+    reaper_beat: Option<UnixMillis>,
+}
+
+impl MemoryControl {
+    /// Carries out one command at `now`, the store's own clock.
+    pub fn apply(&mut self, command: &ControlCommand, now: UnixMillis) -> ControlReply {
+        match command {
+            ControlCommand::PutNode(record) => {
+                let record = NodeRecord { heartbeat: now, ..(**record).clone() };
+                self.nodes.insert(record.node.clone(), record);
+            }
+            ControlCommand::RemoveNode(node) => self.remove_node(node),
+            ControlCommand::PutEngine(record) => {
+                let record = EngineRecord { heartbeat: now, ..record.clone() };
+                self.engines.insert((record.replica.clone(), record.index), record);
+            }
+            ControlCommand::PutTrainer(record) => {
+                self.trainer = Some(TrainerRecord { heartbeat: now, ..record.clone() });
+            }
+            ControlCommand::PutVersion(record) => {
+                if record.version > self.version.version {
+                    self.version = VersionRecord { published_at: now, ..record.clone() };
+                }
+            }
+            ControlCommand::PutHold(hold) => {
+                self.holds.insert(hold.role.clone(), hold.clone());
+            }
+            ControlCommand::RequestDrain(request) => return self.request_drain(request, now),
+            ControlCommand::ReportDrain(progress) => return self.report_drain(progress),
+            ControlCommand::RemoveDrain(replica) => {
+                self.drains.remove(replica);
+            }
+            ControlCommand::BeatReaper => self.reaper_beat = Some(now),
+            ControlCommand::Claim { generation, action } => {
+                return ControlReply::Claimed(self.claim(*generation, action));
+            }
+            ControlCommand::Read => return ControlReply::View(Box::new(self.view(now))),
+        }
+        ControlReply::Done
+    }
+
+    fn remove_node(&mut self, node: &NodeName) {
+        let Some(record) = self.nodes.remove(node) else { return };
+        let is_last = !self.nodes.values().any(|other| other.replica == record.replica);
+        if is_last {
+            self.engines.retain(|(replica, _), _| *replica != record.replica);
+        }
+    }
+
+    fn request_drain(&mut self, request: &DrainRequest, now: UnixMillis) -> ControlReply {
+        let merged = request.merge(self.drains.get(&request.replica), now);
+        self.drains.insert(request.replica.clone(), merged.clone());
+        ControlReply::Drain(Some(merged))
+    }
+
+    fn report_drain(&mut self, progress: &DrainProgress) -> ControlReply {
+        let Some(before) = self.drains.get_mut(&progress.replica) else {
+            return ControlReply::Drain(None);
+        };
+        if let Some(merged) = progress.merge(before) {
+            *before = merged;
+        }
+        ControlReply::Drain(Some(before.clone()))
+    }
+
+    fn claim(&mut self, generation: u64, action: &str) -> bool {
+        if generation < self.newest_claim {
+            return false;
+        }
+        self.newest_claim = generation;
+        self.claims.insert(action.to_owned())
+    }
+
+    fn view(&self, now: UnixMillis) -> ControlView {
+        ControlView {
+            now,
+            nodes: self.nodes.values().cloned().collect(),
+            drains: self.drains.values().cloned().collect(),
+            engines: self.engines.values().cloned().collect(),
+            holds: self.holds.values().filter(|hold| hold.until > now).cloned().collect(),
+            trainer: self.trainer.clone(),
+            version: self.version.clone(),
+            reaper_beat: self.reaper_beat,
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Where agents, controller, trainer and operators meet: the control keys of a run.
+//!
+//! [`ControlCommand`] says everything that can be asked, [`MemoryControl`] carries it out in
+//! memory and [`crate::redis`] on Redis; the keys are the truth, the wake channel is a hint.
+
+mod drains;
+mod fields;
+mod memory;
+mod records;
+
+use ebbtide_core::ids::{NodeName, ReplicaId};
+use ebbtide_core::time::UnixMillis;
+
+pub use drains::{DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState};
+pub use fields::{FieldError, Fields, from_fields, to_fields};
+pub use memory::MemoryControl;
+pub use records::{
+    EngineRecord, HoldRecord, NodeRecord, NodeState, TrainerPhase, TrainerRecord, VersionRecord,
+};
+
+/// One operation on the control keys. Each may be repeated.
+#[derive(Debug, Clone)]
+pub enum ControlCommand {
+    /// Writes a node's record; the store sets its heartbeat.
+    PutNode(Box<NodeRecord>),
+    /// Removes a node that was terminated for good, with its engines.
+    RemoveNode(NodeName),
+    /// Writes an engine's record; the store sets its heartbeat.
+    PutEngine(EngineRecord),
+    /// Writes the trainer's report; the store sets its heartbeat.
+    PutTrainer(TrainerRecord),
+    /// Publishes a policy version; a lower one changes nothing.
+    PutVersion(VersionRecord),
+    /// Holds a role; a hold that has ended is forgotten.
+    PutHold(HoldRecord),
+    /// Asks for a drain.
+    RequestDrain(DrainRequest),
+    /// Reports progress of a drain, or cancels it.
+    ReportDrain(DrainProgress),
+    /// Forgets the drain of a replica whose instances are gone.
+    RemoveDrain(ReplicaId),
+    /// Says that somebody reaps expired leases now.
+    BeatReaper,
+    /// Claims an action for a generation of leadership, before it is carried out where nothing
+    /// refuses an older generation.
+    Claim {
+        /// The claiming leader's generation.
+        generation: u64,
+        /// Names the action; claimed once.
+        action: String,
+    },
+    /// Reads everything.
+    Read,
+}
+
+/// The answer to a [`ControlCommand`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum ControlReply {
+    /// Done.
+    Done,
+    /// To drain commands: what holds now; `None` when there is no such drain.
+    Drain(Option<DrainRecord>),
+    /// To [`ControlCommand::Claim`]: whether the claim was granted.
+    Claimed(bool),
+    /// To [`ControlCommand::Read`].
+    View(Box<ControlView>),
+}
+
+/// Everything the control keys say, at one moment.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ControlView {
+    /// The store's clock.
+    pub now: UnixMillis,
+    /// All nodes that ever reported and were not removed.
+    pub nodes: Vec<NodeRecord>,
+    /// All drains.
+    pub drains: Vec<DrainRecord>,
+    /// All engines.
+    pub engines: Vec<EngineRecord>,
+    /// Holds that have not ended.
+    pub holds: Vec<HoldRecord>,
+    /// The trainer, once it reported.
+    pub trainer: Option<TrainerRecord>,
+    /// The published policy version; version 0 before the first.
+    pub version: VersionRecord,
+    /// When somebody last reaped.
+    pub reaper_beat: Option<UnixMillis>,
+}
+
+impl ControlView {
+    /// The drain of a replica, if there is one that was not cancelled.
+    pub fn active_drain(&self, replica: &ReplicaId) -> Option<&DrainRecord> {
+        self.drains
+            .iter()
+            .find(|drain| drain.replica == *replica && drain.state != DrainState::Cancelled)
+    }
+}

@@ -1,0 +1,141 @@
+//! The records behind the control keys, one type per key of the contract.
+//!
+//! Moments are the Redis server's. A record whose heartbeat is old is *unknown*, not gone.
+
+use ebbtide_core::fabric::FabricVerdict;
+use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId};
+use ebbtide_core::policy::Market;
+use ebbtide_core::time::UnixMillis;
+use serde::{Deserialize, Serialize};
+
+/// How far a node is on its way into or out of service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeState {
+    /// The agent runs, its engines do not answer yet.
+    Starting,
+    /// An engine loads weights.
+    Loading,
+    /// It leases work.
+    Ready,
+    /// Something is wrong; it leases nothing.
+    NotReady,
+    /// It hands work back.
+    Draining,
+    /// It holds nothing and has no stream.
+    Drained,
+}
+
+/// What an agent says about its node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// The node.
+    pub node: NodeName,
+    /// The agent process.
+    pub holder: Holder,
+    /// The replica that the node belongs to.
+    pub replica: ReplicaId,
+    /// EC2 instance id, once IMDS told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance_id: Option<String>,
+    /// Availability zone, once IMDS told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// Spot or on-demand, once IMDS told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub market: Option<Market>,
+    /// How far it is.
+    pub state: NodeState,
+    /// The fabric verdict.
+    pub fabric: FabricVerdict,
+    /// Leased units.
+    pub in_flight: u32,
+    /// Generated tokens per second over the last report interval.
+    pub tokens_per_second: f64,
+    /// The engines' weights, when all agree on a decimal version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights_version: Option<PolicyVersion>,
+    /// Kind of the notice that the node has, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice_kind: Option<String>,
+    /// When the node will be lost, on the server's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice_deadline: Option<UnixMillis>,
+    /// When the record was written, on the server's clock; set by the store.
+    pub heartbeat: UnixMillis,
+}
+
+/// The weights of a policy version, by reference.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct VersionRecord {
+    /// The version.
+    pub version: PolicyVersion,
+    /// Where the weights are (`s3://`, `file://`, `http(s)://`); empty when the trainer pushes.
+    pub uri: String,
+    /// SHA-256 of the weights as hex; empty when there is no `uri`.
+    pub sha256: String,
+    /// When it was published, on the server's clock; set by the store.
+    pub published_at: UnixMillis,
+}
+
+/// An engine that the trainer may push weights to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineRecord {
+    /// The replica that it serves.
+    pub replica: ReplicaId,
+    /// Its number within the replica, from 0.
+    pub index: u16,
+    /// Base URL.
+    pub address: String,
+    /// `vllm` or `sglang`.
+    pub kind: String,
+    /// Its weights, when the label is a decimal version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights_version: Option<PolicyVersion>,
+    /// `ready` or why not.
+    pub state: String,
+    /// When the record was written, on the server's clock; set by the store.
+    pub heartbeat: UnixMillis,
+}
+
+/// What the trainer does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrainerPhase {
+    /// It updates the policy.
+    Train,
+    /// It spreads new weights.
+    Sync,
+    /// It waits for sealed groups.
+    Wait,
+    /// It writes a checkpoint.
+    Checkpoint,
+    /// The run has ended.
+    Done,
+}
+
+/// What the trainer says about itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrainerRecord {
+    /// What it does.
+    pub phase: TrainerPhase,
+    /// Updates that it has finished.
+    pub step: u64,
+    /// Groups that one update consumes.
+    pub groups_per_step: u32,
+    /// When the record was written, on the server's clock; set by the store.
+    pub heartbeat: UnixMillis,
+}
+
+/// No actuation for a role until a moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldRecord {
+    /// `rollout`, `trainer`, `reward`, `environment` or `all`.
+    pub role: String,
+    /// When the hold ends, on the server's clock.
+    pub until: UnixMillis,
+    /// Why.
+    pub reason: String,
+    /// Who asked for it.
+    pub who: String,
+}

@@ -1,0 +1,15 @@
+//! The work queue and experience buffer: Redis (Lua) and in memory, one contract.
+//!
+//! [`command`] is the contract in types and [`memory`] states it as a synchronous state machine;
+//! [`control`] does the same for the keys by which agents, controller and trainer meet. Behind
+//! the feature `redis` stand the client that waits ([`client`]) and Redis itself.
+
+pub mod codec;
+pub mod command;
+pub mod control;
+pub mod memory;
+
+#[cfg(feature = "redis")]
+pub mod client;
+#[cfg(feature = "redis")]
+pub mod redis;

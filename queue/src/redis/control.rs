@@ -1,0 +1,226 @@
+//! The control keys on Redis: flat hashes, each listed in an index of its kind.
+
+use std::collections::BTreeMap;
+
+use ebbtide_core::time::{UnixMillis, whole_millis};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::scripts::ScriptName;
+use super::{RedisPort, keys};
+use crate::client::QueueError;
+use crate::control::{
+    ControlCommand, ControlReply, ControlView, DrainProgress, DrainRecord, DrainRequest, Fields,
+    HoldRecord, NodeRecord, from_fields, to_fields,
+};
+
+/// Kinds of records that come in any number; each has an index `{r:c}:<kind>s`.
+const KINDS: [&str; 4] = ["node", "drain", "engine", "hold"];
+/// Records of which there is one.
+const SINGLES: [&str; 3] = ["trainer", "version", "reaper"];
+
+/// How a record is written.
+#[derive(Clone, Copy)]
+enum PutMode {
+    Replace,
+    Merge,
+    Raise,
+}
+
+pub(super) async fn carry_out(
+    port: &RedisPort,
+    command: ControlCommand,
+) -> Result<ControlReply, QueueError> {
+    use PutMode::{Merge, Raise, Replace};
+    match command {
+        ControlCommand::PutNode(record) => {
+            put(port, "node", record.node.as_str(), Replace, "heartbeat", &*record).await
+        }
+        ControlCommand::PutEngine(record) => {
+            let member = format!("{}:{}", record.replica, record.index);
+            put(port, "engine", &member, Replace, "heartbeat", &record).await
+        }
+        ControlCommand::PutTrainer(record) => {
+            put(port, "trainer", "", Merge, "heartbeat", &record).await
+        }
+        ControlCommand::PutVersion(record) => {
+            put(port, "version", "", Raise, "published_at", &record).await
+        }
+        ControlCommand::PutHold(record) => {
+            put(port, "hold", &record.role, Replace, "", &record).await
+        }
+        ControlCommand::BeatReaper => {
+            put(port, "reaper", "", Merge, "heartbeat", &BTreeMap::<String, String>::new()).await
+        }
+        ControlCommand::RemoveNode(node) => remove_node(port, node.as_str()).await,
+        ControlCommand::RemoveDrain(replica) => remove(port, "drain", replica.as_str()).await,
+        ControlCommand::RequestDrain(request) => request_drain(port, &request).await,
+        ControlCommand::ReportDrain(progress) => report_drain(port, &progress).await,
+        ControlCommand::Claim { generation, action } => {
+            let keys = [key(port, "generation", ""), key(port, "claims", "")];
+            let arguments = [generation.to_string().into_bytes(), action.into_bytes()];
+            let granted: u64 = port.run_script(ScriptName::ControlClaim, &keys, &arguments).await?;
+            Ok(ControlReply::Claimed(granted == 1))
+        }
+        ControlCommand::Read => read_all(port).await,
+    }
+}
+
+fn key(port: &RedisPort, kind: &str, member: &str) -> String {
+    let separator = if member.is_empty() { "" } else { ":" };
+    keys::control(&port.options.run, &format!("{kind}{separator}{member}"))
+}
+
+/// The record's key and that of the index of its kind.
+fn record_keys(port: &RedisPort, kind: &str, member: &str) -> [String; 2] {
+    [key(port, kind, member), key(port, &format!("{kind}s"), "")]
+}
+
+async fn put<T: Serialize>(
+    port: &RedisPort,
+    kind: &str,
+    member: &str,
+    mode: PutMode,
+    stamp: &str,
+    record: &T,
+) -> Result<ControlReply, QueueError> {
+    let mode = match mode {
+        PutMode::Replace => "replace",
+        PutMode::Merge => "merge",
+        PutMode::Raise => "raise",
+    };
+    let mut arguments: Vec<Vec<u8>> = [member, mode, stamp].map(|text| text.into()).into();
+    for (name, text) in to_fields(record) {
+        arguments.extend([name.into_bytes(), text.into_bytes()]);
+    }
+    let keys = record_keys(port, kind, member);
+    port.run_script::<u64>(ScriptName::ControlPut, &keys, &arguments).await?;
+    Ok(ControlReply::Done)
+}
+
+async fn remove(port: &RedisPort, kind: &str, member: &str) -> Result<ControlReply, QueueError> {
+    let keys = record_keys(port, kind, member);
+    port.run_script::<u64>(ScriptName::ControlRemove, &keys, &[member.into()]).await?;
+    Ok(ControlReply::Done)
+}
+
+async fn remove_node(port: &RedisPort, node: &str) -> Result<ControlReply, QueueError> {
+    let ControlReply::View(view) = read_all(port).await? else { return Ok(ControlReply::Done) };
+    let record = view.nodes.iter().find(|record| record.node.as_str() == node);
+    let replica = record.map(|record| &record.replica);
+    let is_last = view.nodes.iter().filter(|other| Some(&other.replica) == replica).count() == 1;
+    for engine in view.engines.iter().filter(|e| is_last && Some(&e.replica) == replica) {
+        remove(port, "engine", &format!("{}:{}", engine.replica, engine.index)).await?;
+    }
+    remove(port, "node", node).await
+}
+
+async fn request_drain(
+    port: &RedisPort,
+    request: &DrainRequest,
+) -> Result<ControlReply, QueueError> {
+    let reason = to_fields(&BTreeMap::from([("reason", request.reason)]))["reason"].clone();
+    let arguments = [
+        "REQUEST".to_owned(),
+        request.replica.to_string(),
+        request.request_id.clone(),
+        request.generation.to_string(),
+        reason,
+        whole_millis(request.remaining).to_string(),
+    ];
+    drain(port, request.replica.as_str(), &arguments).await
+}
+
+async fn report_drain(
+    port: &RedisPort,
+    progress: &DrainProgress,
+) -> Result<ControlReply, QueueError> {
+    let state = to_fields(&BTreeMap::from([("state", progress.state)]))["state"].clone();
+    let arguments = [
+        "REPORT".to_owned(),
+        progress.replica.to_string(),
+        progress.request_id.clone(),
+        progress.generation.to_string(),
+        state,
+    ];
+    drain(port, progress.replica.as_str(), &arguments).await
+}
+
+async fn drain(
+    port: &RedisPort,
+    replica: &str,
+    arguments: &[String],
+) -> Result<ControlReply, QueueError> {
+    let arguments: Vec<Vec<u8>> = arguments.iter().map(|text| text.clone().into_bytes()).collect();
+    let keys = record_keys(port, "drain", replica);
+    let fields: Fields = port.run_script(ScriptName::ControlDrain, &keys, &arguments).await?;
+    if fields.is_empty() {
+        return Ok(ControlReply::Drain(None));
+    }
+    Ok(ControlReply::Drain(Some(decode::<DrainRecord>(&fields)?)))
+}
+
+fn decode<T: DeserializeOwned>(fields: &Fields) -> Result<T, QueueError> {
+    from_fields(fields).map_err(|error| QueueError::Protocol { problem: error.to_string() })
+}
+
+/// The keys of all records that stand, each with its kind.
+async fn record_keys_of_all(port: &RedisPort) -> Result<Vec<(&'static str, String)>, QueueError> {
+    let mut pipeline = redis::pipe();
+    for kind in KINDS {
+        pipeline.cmd("SMEMBERS").arg(key(port, &format!("{kind}s"), ""));
+    }
+    let mut connection = port.connection.clone();
+    let members: Vec<Vec<String>> =
+        pipeline.query_async(&mut connection).await.map_err(|error| port.explain(&error))?;
+    let mut wanted: Vec<(&str, String)> =
+        SINGLES.iter().map(|kind| (*kind, key(port, kind, ""))).collect();
+    for (kind, members) in KINDS.iter().zip(&members) {
+        wanted.extend(members.iter().map(|member| (*kind, key(port, kind, member))));
+    }
+    Ok(wanted)
+}
+
+/// Every control key of the run.
+pub(super) async fn all_keys(port: &RedisPort) -> Result<Vec<String>, QueueError> {
+    let records = record_keys_of_all(port).await?.into_iter().map(|(_, key)| key);
+    let indexes = KINDS.iter().map(|kind| key(port, &format!("{kind}s"), ""));
+    let others = ["meta", "generation", "claims"].map(|name| key(port, name, ""));
+    Ok(records.chain(indexes).chain(others).collect())
+}
+
+/// Reads the indexes, then all records at one moment. A record that is written between the two
+/// steps is seen by the next read.
+async fn read_all(port: &RedisPort) -> Result<ControlReply, QueueError> {
+    let wanted = record_keys_of_all(port).await?;
+    let keys: Vec<String> = wanted.iter().map(|(_, key)| key.clone()).collect();
+    let (now, records): (u64, Vec<Fields>) =
+        port.run_script(ScriptName::ControlRead, &keys, &[]).await?;
+    let mut view = ControlView { now: UnixMillis(now), ..ControlView::default() };
+    for ((kind, _), fields) in wanted.iter().zip(&records).filter(|(_, f)| !f.is_empty()) {
+        add_to_view(&mut view, kind, fields)?;
+    }
+    Ok(ControlReply::View(Box::new(view)))
+}
+
+fn add_to_view(view: &mut ControlView, kind: &str, fields: &Fields) -> Result<(), QueueError> {
+    match kind {
+        "node" => view.nodes.push(decode::<NodeRecord>(fields)?),
+        "drain" => view.drains.push(decode(fields)?),
+        "engine" => view.engines.push(decode(fields)?),
+        "hold" => {
+            let hold: HoldRecord = decode(fields)?;
+            if hold.until > view.now {
+                view.holds.push(hold);
+            }
+        }
+        "trainer" => view.trainer = Some(decode(fields)?),
+        "version" => view.version = decode(fields)?,
+        "reaper" => {
+            let beat = fields.get("heartbeat").and_then(|text| text.parse().ok());
+            view.reaper_beat = beat.map(UnixMillis);
+        }
+        _ => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,277 @@
+//! The queue on Redis: every step is a Lua script on one shard, repeatable when its reply is lost.
+
+mod control;
+mod decode;
+mod encode;
+mod scripts;
+mod setup;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ebbtide_core::ids::RunId;
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use tokio::sync::Notify;
+
+use crate::client::{QueueError, QueuePort};
+use crate::command::{Command, Reply};
+use crate::control::{ControlCommand, ControlReply};
+use scripts::{SCRIPTS, ScriptName};
+
+/// How long one call may take before it counts as not answered.
+const CALL_TIME_LIMIT: Duration = Duration::from_secs(2);
+
+/// Times a call is sent: once more after a broken connection, which costs only a reconnect.
+const CALL_TRIES: usize = 2;
+
+/// Bounds of the pause between reconnects.
+const RECONNECT_DELAY_MIN: Duration = Duration::from_millis(50);
+const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(2);
+
+/// How a client finds its run.
+#[derive(Debug, Clone)]
+pub struct RedisOptions {
+    /// `redis://[user:password@]host[:port][/db]`.
+    pub url: String,
+    /// The run.
+    pub run: RunId,
+    /// Shards of the run; written by the first client, then checked. `None` takes what stands.
+    pub shard_count: Option<u16>,
+    /// What an acknowledged write must survive.
+    pub durability: Durability,
+}
+
+/// What an acknowledged enqueue, complete or hand-back must survive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// What Redis's own persistence gives.
+    #[default]
+    Fast,
+    /// The loss of the master: a replica has acknowledged, or the write is on disk.
+    Safe,
+}
+
+/// One run's queue on Redis.
+pub struct RedisPort {
+    options: RedisOptions,
+    /// What to call this Redis in messages: its address without credentials.
+    name: String,
+    connection: ConnectionManager,
+    shard_count: u16,
+    /// Whether writes wait for a replica (durability safe with replicas).
+    waits_for_replica: bool,
+    changed: Arc<Notify>,
+    listener: tokio::task::JoinHandle<()>,
+}
+
+impl RedisPort {
+    /// Connects, checks that this Redis is fit for a queue, and agrees on the run's layout.
+    ///
+    /// # Errors
+    /// [`QueueError::Unavailable`] when Redis does not answer (try again), and
+    /// [`QueueError::Unsuitable`] when it must be set up differently or the run has another layout.
+    pub async fn connect(options: RedisOptions) -> Result<Self, QueueError> {
+        let client = redis::Client::open(options.url.as_str()).map_err(|error| {
+            let problem = format!("redis URL must be redis://host:port, got a bad one: {error}");
+            QueueError::Unsuitable { problem }
+        })?;
+        let name = format!("redis {}", client.get_connection_info().addr());
+        let config = ConnectionManagerConfig::new()
+            .set_min_delay(RECONNECT_DELAY_MIN)
+            .set_max_delay(RECONNECT_DELAY_MAX)
+            .set_connection_timeout(Some(CALL_TIME_LIMIT))
+            .set_response_timeout(Some(CALL_TIME_LIMIT))
+            .set_number_of_retries(1);
+        let mut connection = ConnectionManager::new_with_config(client.clone(), config)
+            .await
+            .map_err(|error| unavailable(&name, &error))?;
+        let facts = setup::check_server(&mut connection, &name, options.durability).await?;
+        let shard_count = setup::agree_on_layout(&mut connection, &name, &options).await?;
+        let changed = Arc::new(Notify::new());
+        let channel = keys::control(&options.run, "wake");
+        let listener = tokio::spawn(listen_for_wakes(client, channel, changed.clone()));
+        let waits_for_replica = facts.waits_for_replica;
+        Ok(Self { options, name, connection, shard_count, waits_for_replica, changed, listener })
+    }
+
+    /// Deletes everything that this run has in Redis. Clients that are still at work write anew.
+    ///
+    /// # Errors
+    /// No answer; calling again goes on.
+    pub async fn remove_run(&self) -> Result<(), QueueError> {
+        let mut removed = control::all_keys(self).await?;
+        for shard in 0..self.shard_count {
+            removed.extend(keys::of_shard(&self.options.run, shard));
+        }
+        let mut pipeline = redis::pipe();
+        for key in removed {
+            pipeline.cmd("UNLINK").arg(key).ignore();
+        }
+        let mut connection = self.connection.clone();
+        let removed: Result<(), _> = pipeline.query_async(&mut connection).await;
+        removed.map_err(|error| self.explain(&error))
+    }
+
+    async fn run_script<T: redis::FromRedisValue>(
+        &self,
+        name: ScriptName,
+        keys: &[String],
+        arguments: &[Vec<u8>],
+    ) -> Result<T, QueueError> {
+        let mut invocation = SCRIPTS[name as usize].prepare_invoke();
+        for key in keys {
+            invocation.key(key);
+        }
+        for argument in arguments {
+            invocation.arg(argument.as_slice());
+        }
+        let mut tries_left = CALL_TRIES;
+        loop {
+            tries_left -= 1;
+            let mut connection = self.connection.clone();
+            match invocation.invoke_async(&mut connection).await {
+                Ok(reply) => return Ok(reply),
+                Err(error) if tries_left > 0 && error.is_io_error() && !error.is_timeout() => {}
+                Err(error) => return Err(self.explain(&error)),
+            }
+        }
+    }
+
+    fn explain(&self, error: &redis::RedisError) -> QueueError {
+        let is_passing = error.is_io_error()
+            || error.is_connection_dropped()
+            || matches!(error.code(), Some("LOADING" | "BUSY" | "TRYAGAIN" | "READONLY" | "OOM"));
+        if is_passing {
+            return unavailable(&self.name, error);
+        }
+        QueueError::Protocol { problem: format!("{}: {error}", self.name) }
+    }
+
+    /// In safe mode, waits until a replica has what was written.
+    async fn make_durable(&self) -> Result<(), QueueError> {
+        if !self.waits_for_replica {
+            return Ok(());
+        }
+        let mut connection = self.connection.clone();
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(1).arg(CALL_TIME_LIMIT.as_millis() as u64 / 2);
+        let acknowledged: u64 =
+            wait.query_async(&mut connection).await.map_err(|error| self.explain(&error))?;
+        if acknowledged > 0 {
+            return Ok(());
+        }
+        Err(QueueError::Unavailable {
+            what: self.name.clone(),
+            problem: "no replica acknowledged the write in time".to_owned(),
+        })
+    }
+}
+
+impl Drop for RedisPort {
+    fn drop(&mut self) {
+        self.listener.abort();
+    }
+}
+
+#[async_trait]
+impl QueuePort for RedisPort {
+    fn shard_count(&self) -> u16 {
+        self.shard_count
+    }
+
+    async fn call(&self, shard: u16, command: Command) -> Result<Reply, QueueError> {
+        let keys = keys::of_shard(&self.options.run, shard);
+        let call = encode::script_call(&command);
+        let reply: redis::Value = self.run_script(call.script, &keys, &call.arguments).await?;
+        let mut fetch = decode::ChunkFetch::new(self.connection.clone(), &keys);
+        let reply =
+            decode::reply(&command, reply, &mut fetch).await.map_err(|e| self.undecodable(e))?;
+        if call.must_last {
+            self.make_durable().await?;
+        }
+        Ok(reply)
+    }
+
+    async fn control(&self, command: ControlCommand) -> Result<ControlReply, QueueError> {
+        control::carry_out(self, command).await
+    }
+
+    async fn woken(&self) {
+        self.changed.notified().await;
+    }
+
+    async fn wake(&self) {
+        let channel = keys::control(&self.options.run, "wake");
+        let mut connection = self.connection.clone();
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(channel).arg("");
+        // A lost hint does no harm: the keys are read every second anyway.
+        if let Err(error) = publish.query_async::<u64>(&mut connection).await {
+            tracing::debug!(%error, "wake hint not sent");
+        }
+    }
+}
+
+impl RedisPort {
+    fn undecodable(&self, error: decode::DecodeError) -> QueueError {
+        match error {
+            decode::DecodeError::Redis(error) => self.explain(&error),
+            decode::DecodeError::Shape(problem) => {
+                QueueError::Protocol { problem: format!("{}: {problem}", self.name) }
+            }
+        }
+    }
+}
+
+fn unavailable(name: &str, error: &redis::RedisError) -> QueueError {
+    QueueError::Unavailable { what: name.to_owned(), problem: error.to_string() }
+}
+
+/// Turns messages on the wake channel into notifications, for as long as the port lives.
+async fn listen_for_wakes(client: redis::Client, channel: String, changed: Arc<Notify>) {
+    use futures::StreamExt;
+    let mut delay = RECONNECT_DELAY_MIN;
+    loop {
+        if let Ok(mut subscription) = client.get_async_pubsub().await
+            && subscription.subscribe(&channel).await.is_ok()
+        {
+            delay = RECONNECT_DELAY_MIN;
+            let mut messages = subscription.on_message();
+            while messages.next().await.is_some() {
+                changed.notify_waiters();
+            }
+        }
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(RECONNECT_DELAY_MAX);
+    }
+}
+
+/// The keys of a run.
+mod keys {
+    use ebbtide_core::ids::RunId;
+
+    /// Keys of one shard in the order in which every script declares them.
+    pub fn of_shard(run: &RunId, shard: u16) -> Vec<String> {
+        let names = [
+            "ready:generate",
+            "lease:generate",
+            "units",
+            "specs",
+            "groups",
+            "chunks",
+            "out",
+            "failed",
+            "counters",
+            "version",
+            "grants",
+            "tombs",
+        ];
+        names.iter().map(|name| format!("{{{run}:{shard}}}:{name}")).collect()
+    }
+
+    /// A control key.
+    pub fn control(run: &RunId, name: &str) -> String {
+        format!("{{{run}:c}}:{name}")
+    }
+}

@@ -1,0 +1,121 @@
+//! Checks at start: is this Redis fit for a queue, and does the run have the layout we expect.
+
+use redis::aio::ConnectionManager;
+
+use super::{Durability, RedisOptions, keys, unavailable};
+use crate::client::QueueError;
+
+/// Version of the key layout and scripts.
+const LAYOUT_SCHEMA: &str = "1";
+
+/// Oldest server: `#!lua` headers and script flags came with 7.0.
+const OLDEST_MAJOR_VERSION: u32 = 7;
+
+/// What the checks found out.
+pub(super) struct ServerFacts {
+    pub waits_for_replica: bool,
+}
+
+/// Checks version, eviction, cluster mode and, in safe mode, persistence.
+pub(super) async fn check_server(
+    connection: &mut ConnectionManager,
+    name: &str,
+    durability: Durability,
+) -> Result<ServerFacts, QueueError> {
+    let info: redis::InfoDict = redis::cmd("INFO")
+        .query_async(connection)
+        .await
+        .map_err(|error| unavailable(name, &error))?;
+    let version: String = info.get("redis_version").unwrap_or_default();
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    if major.is_none_or(|major| major < OLDEST_MAJOR_VERSION) {
+        return Err(unsuitable(format!("{name} must be Redis 7.0 or newer, got {version:?}")));
+    }
+    if info.get::<u64>("loading").unwrap_or(0) == 1 {
+        return Err(QueueError::Unavailable {
+            what: name.to_owned(),
+            problem: "it is loading its data".to_owned(),
+        });
+    }
+    let eviction: String = info.get("maxmemory_policy").unwrap_or_default();
+    let limit: u64 = info.get("maxmemory").unwrap_or(0);
+    if eviction != "noeviction" && limit > 0 {
+        return Err(unsuitable(format!(
+            "{name} must not evict keys, or work is lost in silence: maxmemory-policy must be \
+             noeviction, got {eviction}; change it with CONFIG SET or in the parameter group"
+        )));
+    }
+    if info.get::<u64>("cluster_enabled").unwrap_or(0) == 1 {
+        return Err(unsuitable(format!(
+            "{name} runs in cluster mode, which this version does not speak yet; use a single \
+             Redis"
+        )));
+    }
+    let waits_for_replica =
+        durability == Durability::Safe && info.get::<u64>("connected_slaves").unwrap_or(0) > 0;
+    if durability == Durability::Safe && !waits_for_replica {
+        check_disk(connection, name).await?;
+    }
+    Ok(ServerFacts { waits_for_replica })
+}
+
+/// Safe mode without replicas needs every write on disk before it is acknowledged.
+async fn check_disk(connection: &mut ConnectionManager, name: &str) -> Result<(), QueueError> {
+    for (setting, wanted) in [("appendonly", "yes"), ("appendfsync", "always")] {
+        let (_, got): (String, String) = redis::cmd("CONFIG")
+            .arg("GET")
+            .arg(setting)
+            .query_async(connection)
+            .await
+            .map_err(|error| unavailable(name, &error))?;
+        if got != wanted {
+            return Err(unsuitable(format!(
+                "durability safe without a replica needs {setting} {wanted} on {name}, got {got}; \
+                 set it, add a replica, or use durability fast"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Writes the run's layout when this is its first client, else checks it; gives the shard count.
+pub(super) async fn agree_on_layout(
+    connection: &mut ConnectionManager,
+    name: &str,
+    options: &RedisOptions,
+) -> Result<u16, QueueError> {
+    let meta = keys::control(&options.run, "meta");
+    let mut pipeline = redis::pipe();
+    if let Some(shard_count) = options.shard_count {
+        pipeline.cmd("HSETNX").arg(&meta).arg("schema").arg(LAYOUT_SCHEMA).ignore();
+        pipeline.cmd("HSETNX").arg(&meta).arg("shards").arg(shard_count.max(1)).ignore();
+    }
+    pipeline.cmd("HMGET").arg(&meta).arg("schema").arg("shards");
+    let ((schema, shards),): ((Option<String>, Option<u16>),) =
+        pipeline.query_async(connection).await.map_err(|error| unavailable(name, &error))?;
+    let (Some(schema), Some(shards)) = (schema, shards) else {
+        return Err(QueueError::Unavailable {
+            what: format!("run {} on {name}", options.run),
+            problem: "nobody has started it yet".to_owned(),
+        });
+    };
+    if schema != LAYOUT_SCHEMA {
+        return Err(unsuitable(format!(
+            "run {} on {name} has layout {schema}, this version speaks {LAYOUT_SCHEMA}; use the \
+             version that began the run, or a new run name",
+            options.run
+        )));
+    }
+    match options.shard_count {
+        Some(wanted) if wanted != shards => Err(unsuitable(format!(
+            "run {} on {name} has {shards} shards, the policy says {wanted}; a run keeps its \
+             shard count: set spec.queue.shards to {shards} or use a new run name",
+            options.run
+        ))),
+        _ => Ok(shards),
+    }
+}
+
+fn unsuitable(problem: String) -> QueueError {
+    QueueError::Unsuitable { problem }
+}

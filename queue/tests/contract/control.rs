@@ -1,0 +1,152 @@
+//! The laws of the control keys, checked in memory and on Redis.
+
+use std::time::Duration;
+
+use ebbtide_core::fabric::FabricVerdict;
+use ebbtide_core::ids::{NodeName, ReplicaId};
+use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::control::{
+    DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState, HoldRecord, NodeRecord,
+    NodeState, TrainerPhase, TrainerRecord,
+};
+
+use super::worlds::*;
+
+macro_rules! laws {
+    ($($name:ident),* $(,)?) => {
+        mod in_memory {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(super::World::in_memory(1)).await;
+            })*
+        }
+        mod on_redis {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(ebbtide_harness::require!(super::World::on_redis(1).await)).await;
+            })*
+        }
+    };
+}
+
+laws![
+    records_are_read_as_they_were_written,
+    drain_deadline_only_becomes_earlier,
+    drain_goes_forward_only_and_reports_name_their_request,
+    cancelled_drain_can_be_asked_for_again,
+    older_generation_is_refused,
+    action_is_claimed_once_and_by_the_newest_generation,
+];
+
+fn node(name: &str) -> NodeRecord {
+    let node: NodeName = name.parse().unwrap();
+    NodeRecord {
+        holder: holder(name),
+        replica: (&node).into(),
+        node,
+        instance_id: Some(format!("i-{name}")),
+        zone: None,
+        market: None,
+        state: NodeState::Ready,
+        fabric: FabricVerdict::NotApplicable,
+        in_flight: 2,
+        tokens_per_second: 33.5,
+        weights_version: None,
+        notice_kind: None,
+        notice_deadline: None,
+        heartbeat: UnixMillis(0),
+    }
+}
+
+fn request(id: &str, reason: DrainReason, seconds: u64) -> DrainRequest {
+    DrainRequest {
+        replica: "r1".parse().unwrap(),
+        request_id: id.to_owned(),
+        generation: 0,
+        reason,
+        remaining: Duration::from_secs(seconds),
+    }
+}
+
+async fn report(world: &World, id: &str, generation: u64, state: DrainState) -> DrainRecord {
+    let replica: ReplicaId = "r1".parse().unwrap();
+    let progress = DrainProgress { replica, request_id: id.to_owned(), generation, state };
+    world.queue.report_drain(progress).await.unwrap().unwrap()
+}
+
+async fn records_are_read_as_they_were_written(world: World) {
+    world.queue.put_node(node("n1")).await.unwrap();
+    world.queue.put_node(node("n2")).await.unwrap();
+    let trainer = TrainerRecord {
+        phase: TrainerPhase::Wait,
+        step: 4,
+        groups_per_step: 8,
+        heartbeat: UnixMillis(0),
+    };
+    world.queue.put_trainer(trainer).await.unwrap();
+    world.queue.beat_reaper().await.unwrap();
+    let now = world.queue.view().await.unwrap().now;
+    for (role, until) in [("rollout", now.plus(LONG)), ("all", UnixMillis(1))] {
+        let (reason, who) = ("upgrade".to_owned(), "me".to_owned());
+        world.queue.put_hold(HoldRecord { role: role.into(), until, reason, who }).await.unwrap();
+    }
+    let view = world.queue.view().await.unwrap();
+    let mut names: Vec<_> = view.nodes.iter().map(|node| node.node.to_string()).collect();
+    names.sort();
+    assert_eq!(names, ["n1", "n2"]);
+    assert!(view.nodes.iter().all(|node| node.heartbeat > UnixMillis(0)));
+    assert_eq!(view.trainer.map(|trainer| trainer.step), Some(4));
+    assert_eq!(view.holds.len(), 1, "a hold that has ended is forgotten");
+    assert!(view.reaper_beat.is_some());
+    world.queue.remove_node(&"n1".parse().unwrap()).await.unwrap();
+    assert_eq!(world.queue.view().await.unwrap().nodes.len(), 1);
+}
+
+async fn drain_deadline_only_becomes_earlier(world: World) {
+    let first = world.queue.request_drain(request("a", DrainReason::ScaleIn, 600)).await.unwrap();
+    let notice = world.queue.request_drain(request("b", DrainReason::Notice, 120)).await.unwrap();
+    assert!(notice.deadline < first.deadline);
+    assert_eq!((notice.reason, notice.request_id.as_str()), (DrainReason::Notice, "a"));
+    let later = world.queue.request_drain(request("c", DrainReason::Operator, 900)).await.unwrap();
+    assert_eq!(later.deadline, notice.deadline);
+    assert_eq!(later.reason, DrainReason::Notice, "a notice overrides and stays");
+}
+
+async fn drain_goes_forward_only_and_reports_name_their_request(world: World) {
+    world.queue.request_drain(request("a", DrainReason::ScaleIn, 600)).await.unwrap();
+    let another = report(&world, "other", 0, DrainState::Drained).await;
+    assert_eq!(another.state, DrainState::Requested);
+    for state in [DrainState::Draining, DrainState::Drained, DrainState::Terminating] {
+        assert_eq!(report(&world, "a", 0, state).await.state, state);
+    }
+    for state in [DrainState::Draining, DrainState::Cancelled] {
+        assert_eq!(report(&world, "a", 0, state).await.state, DrainState::Terminating);
+    }
+}
+
+async fn cancelled_drain_can_be_asked_for_again(world: World) {
+    world.queue.request_drain(request("a", DrainReason::ScaleIn, 600)).await.unwrap();
+    report(&world, "a", 0, DrainState::Cancelled).await;
+    let replica: ReplicaId = "r1".parse().unwrap();
+    assert!(world.queue.view().await.unwrap().active_drain(&replica).is_none());
+    let repeated = world.queue.request_drain(request("a", DrainReason::ScaleIn, 1)).await.unwrap();
+    assert_eq!(repeated.state, DrainState::Cancelled, "a repeated old request changes nothing");
+    let again = world.queue.request_drain(request("b", DrainReason::ScaleIn, 600)).await.unwrap();
+    assert_eq!((again.state, again.request_id.as_str()), (DrainState::Requested, "b"));
+}
+
+async fn older_generation_is_refused(world: World) {
+    let newer = DrainRequest { generation: 5, ..request("a", DrainReason::ScaleIn, 600) };
+    world.queue.request_drain(newer).await.unwrap();
+    let by_old_leader = report(&world, "a", 4, DrainState::Terminating).await;
+    assert_eq!(by_old_leader.state, DrainState::Requested);
+    let by_agent = report(&world, "a", 0, DrainState::Draining).await;
+    assert_eq!(by_agent.state, DrainState::Draining);
+}
+
+async fn action_is_claimed_once_and_by_the_newest_generation(world: World) {
+    assert!(world.queue.claim(2, "raise pool-a to 4").await.unwrap());
+    assert!(!world.queue.claim(2, "raise pool-a to 4").await.unwrap());
+    assert!(!world.queue.claim(1, "raise pool-a to 9").await.unwrap());
+    assert!(world.queue.claim(3, "raise pool-a to 9").await.unwrap());
+}

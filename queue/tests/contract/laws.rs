@@ -1,0 +1,421 @@
+//! The laws of the queue, each told once and checked in memory and on Redis.
+
+use std::time::Duration;
+
+use ebbtide_core::work::{OnDeadSlot, ResumePolicy};
+use ebbtide_queue::command::{HandBackCause, ProgressLimits, Then, WriteReply};
+
+use super::worlds::*;
+
+macro_rules! laws {
+    ($($name:ident),* $(,)?) => {
+        mod in_memory {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(super::World::in_memory(2)).await;
+            })*
+        }
+        mod on_redis {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(ebbtide_harness::require!(super::World::on_redis(2).await)).await;
+            })*
+        }
+    };
+}
+
+laws![
+    group_is_sealed_once_with_all_its_samples,
+    enqueue_is_idempotent,
+    repeated_complete_is_answered_already_done,
+    zombie_is_fenced_and_changes_nothing,
+    expired_lease_is_requeued_once_and_is_no_attempt,
+    handed_back_unit_keeps_its_tokens_and_comes_first,
+    hand_back_never_counts_as_an_attempt,
+    faults_use_up_attempts_and_fail_the_group,
+    dead_slot_lets_a_group_shrink,
+    append_at_a_wrong_offset_changes_nothing,
+    repeated_append_is_ok,
+    versions_never_fall_along_a_response,
+    version_is_never_lowered,
+    stale_worker_gets_no_fresh_unit,
+    unit_with_newer_tokens_is_skipped_and_others_see_it,
+    restart_if_newer_drops_old_tokens,
+    too_old_partial_expires,
+    mask_old_goes_on_and_masks,
+    group_too_old_in_the_buffer_never_reaches_the_trainer,
+    unacknowledged_groups_come_again_to_their_consumer_only,
+    lost_consumers_groups_are_taken_over,
+    renew_names_the_lost_units,
+    stuck_unit_goes_to_another_and_counts_as_an_attempt,
+    restarted_agent_gets_its_units_back_into_the_queue,
+    partial_at_its_limit_completes_without_new_tokens,
+    response_is_never_longer_than_its_limit,
+    expired_group_fails_when_it_is_met,
+];
+
+async fn group_is_sealed_once_with_all_its_samples(world: World) {
+    let a = holder("a");
+    world.enqueue(&group("g", 3)).await;
+    let grants = world.lease(&a, 10, LONG).await;
+    assert_eq!(grants.len(), 3);
+    for grant in &grants {
+        assert!(world.take("t").await.is_empty());
+        assert_eq!(world.complete(&a, grant, vec![tokens(0, 4, 0)]).await, WriteReply::Ok);
+    }
+    let taken = world.take("t").await;
+    assert_eq!(taken.len(), 1);
+    assert_eq!(taken[0].samples.len(), 3);
+    assert!(taken[0].samples.iter().all(|sample| is_whole(sample) && sample.len() == 4));
+    assert_eq!(world.queue.acknowledge("t", &[group_id("g")]).await.unwrap(), 1);
+    assert!(world.take("t").await.is_empty());
+    assert_eq!(world.queue.acknowledge("t", &[group_id("g")]).await.unwrap(), 0);
+    let status = world.status().await;
+    assert_eq!((status.groups_sealed, status.completed), (1, 3));
+    assert_eq!(status.tokens.accepted, 12);
+    world.assert_conserved().await;
+}
+
+async fn enqueue_is_idempotent(world: World) {
+    assert_eq!(world.enqueue(&group("g", 2)).await, WriteReply::Ok);
+    assert_eq!(world.enqueue(&group("g", 2)).await, WriteReply::AlreadyDone);
+    world.queue.fail_group(&group_id("g"), "no longer wanted").await.unwrap();
+    assert_eq!(world.enqueue(&group("g", 2)).await, WriteReply::AlreadyDone);
+    assert_eq!(world.status().await.enqueued, 2);
+    world.assert_conserved().await;
+}
+
+async fn repeated_complete_is_answered_already_done(world: World) {
+    let a = holder("a");
+    world.enqueue(&group("g", 1)).await;
+    let grants = world.lease(&a, 1, LONG).await;
+    let tail = vec![tokens(0, 2, 0)];
+    assert_eq!(world.complete(&a, &grants[0], tail.clone()).await, WriteReply::Ok);
+    assert_eq!(world.complete(&a, &grants[0], tail.clone()).await, WriteReply::AlreadyDone);
+    world.take("t").await;
+    world.queue.acknowledge("t", &[group_id("g")]).await.unwrap();
+    assert_eq!(world.complete(&a, &grants[0], tail).await, WriteReply::AlreadyDone);
+    assert_eq!(world.status().await.groups_sealed, 1);
+}
+
+async fn zombie_is_fenced_and_changes_nothing(world: World) {
+    let (a, b) = (holder("a"), holder("b"));
+    world.enqueue(&group("g", 1)).await;
+    let old = world.lease(&a, 1, NONE).await;
+    let new = world.lease(&b, 1, LONG).await;
+    assert!(new[0].fencing_token > old[0].fencing_token);
+    let late = vec![tokens(0, 9, 0)];
+    assert_eq!(world.complete(&a, &old[0], late.clone()).await, WriteReply::Fenced);
+    assert_eq!(world.hand_back(&a, &old[0], late.clone()).await, WriteReply::Fenced);
+    // The right token in the wrong hands is refused as well.
+    assert_eq!(world.complete(&a, &new[0], late).await, WriteReply::Fenced);
+    assert_eq!(world.complete(&b, &new[0], vec![tokens(0, 2, 0)]).await, WriteReply::Ok);
+    assert_eq!(world.take("t").await[0].samples[0].len(), 2);
+    world.assert_conserved().await;
+}
+
+async fn expired_lease_is_requeued_once_and_is_no_attempt(world: World) {
+    world.enqueue(&group("g", 1)).await;
+    let grants = world.lease(&holder("a"), 1, NONE).await;
+    assert_eq!(world.queue.reap(100).await.unwrap(), 1);
+    assert_eq!(world.queue.reap(100).await.unwrap(), 0);
+    let unit = &world.queue.scan().await.unwrap()[0];
+    assert_eq!((unit.attempts, unit.infra_attempts, unit.hand_backs), (0, 1, 0));
+    assert_eq!(unit.unit, grants[0].unit);
+    world.assert_conserved().await;
+}
+
+async fn handed_back_unit_keeps_its_tokens_and_comes_first(world: World) {
+    let (a, b) = (holder("a"), holder("b"));
+    world.enqueue(&group("g", 1)).await;
+    let grants = world.lease(&a, 1, LONG).await;
+    world.write_as(&a, &grants[0], vec![tokens(0, 5, 0)], Then::Continue).await;
+    world.enqueue(&group("h", 2)).await;
+    assert_eq!(world.hand_back(&a, &grants[0], vec![tokens(5, 3, 0)]).await, WriteReply::Ok);
+    assert_eq!(
+        world.hand_back(&a, &grants[0], vec![tokens(5, 3, 0)]).await,
+        WriteReply::AlreadyDone
+    );
+    let resumed: Vec<_> = world.lease(&b, 3, LONG).await;
+    let resumed = resumed.iter().find(|grant| grant.unit == unit("g.0000")).unwrap();
+    let ids: Vec<i32> = resumed.partial.iter().flat_map(|c| c.token_ids.clone()).collect();
+    assert_eq!(ids, (0..8).collect::<Vec<i32>>());
+    world.complete(&b, resumed, vec![tokens(8, 2, 0)]).await;
+    assert!(is_whole(&world.take("t").await[0].samples[0]));
+    let status = world.status().await;
+    assert_eq!(status.tokens.preserved, 8);
+    assert_eq!(status.hand_backs["notice"], 1);
+    world.assert_conserved().await;
+}
+
+async fn hand_back_never_counts_as_an_attempt(world: World) {
+    world.enqueue(&group("g", 1)).await;
+    for round in 0..10 {
+        let a = holder("a");
+        let grants = world.lease(&a, 1, LONG).await;
+        assert_eq!(grants.len(), 1, "round {round}");
+        world.hand_back(&a, &grants[0], Vec::new()).await;
+    }
+    assert_eq!(world.queue.scan().await.unwrap()[0].attempts, 0);
+    world.assert_conserved().await;
+}
+
+async fn faults_use_up_attempts_and_fail_the_group(world: World) {
+    let a = holder("a");
+    world.enqueue(&group("g", 2)).await;
+    for _ in 0..3 {
+        let grants = world.lease(&a, 2, LONG).await;
+        let poison = grants.iter().find(|grant| grant.unit.slot == 0).unwrap();
+        world.write_as(&a, poison, vec![], Then::Fault("engine died".into())).await;
+        for other in grants.iter().filter(|grant| grant.unit.slot == 1) {
+            world.hand_back(&a, other, vec![]).await;
+        }
+    }
+    let status = world.status().await;
+    assert_eq!((status.dead, status.groups_failed), (1, 1));
+    assert_eq!(status.enqueued, status.dead + status.cancelled + status.completed);
+    let shard = world.queue.shard_of(&group_id("g"));
+    let failures = world.queue.failures(shard, "", 10).await.unwrap();
+    assert_eq!(failures[0].reason, "dead");
+    assert_eq!((failures[0].dead, failures[0].cancelled), (1, 1));
+    world.assert_conserved().await;
+}
+
+async fn dead_slot_lets_a_group_shrink(world: World) {
+    let a = holder("a");
+    let mut shrinking = group("g", 3);
+    shrinking.on_dead_slot = OnDeadSlot::Shrink { min_samples: 2 };
+    shrinking.max_attempts = 1;
+    world.enqueue(&shrinking).await;
+    let grants = world.lease(&a, 3, LONG).await;
+    world.write_as(&a, &grants[0], vec![], Then::Fault("poison".into())).await;
+    world.complete(&a, &grants[1], vec![tokens(0, 1, 0)]).await;
+    world.complete(&a, &grants[2], vec![tokens(0, 1, 0)]).await;
+    let taken = world.take("t").await;
+    assert_eq!(taken[0].samples.len(), 2);
+    assert_eq!(taken[0].missing_slots, vec![grants[0].unit.slot]);
+    world.assert_conserved().await;
+}
+
+async fn append_at_a_wrong_offset_changes_nothing(world: World) {
+    let a = holder("a");
+    world.enqueue(&group("g", 1)).await;
+    let grants = world.lease(&a, 1, LONG).await;
+    world.write_as(&a, &grants[0], vec![tokens(0, 4, 0)], Then::Continue).await;
+    for tail in [tokens(5, 1, 0), tokens(3, 1, 0), tokens(2, 9, 0)] {
+        let reply = world.write_as(&a, &grants[0], vec![tail], Then::Continue).await;
+        assert_eq!(reply, WriteReply::Offset(4));
+    }
+    let reply = world.complete(&a, &grants[0], vec![tokens(9, 1, 0)]).await;
+    assert_eq!(reply, WriteReply::Offset(4), "it must not complete with a gap");
+    assert_eq!(world.status().await.tokens.generated, 4);
+}
+
+async fn repeated_append_is_ok(world: World) {
+    let a = holder("a");
+    world.enqueue(&group("g", 1)).await;
+    let grants = world.lease(&a, 1, LONG).await;
+    let (first, second) = (tokens(0, 4, 0), tokens(4, 4, 0));
+    for tail in [vec![first.clone()], vec![first.clone()], vec![first, second]] {
+        let reply = world.write_as(&a, &grants[0], tail, Then::Continue).await;
+        assert_eq!(reply, WriteReply::Ok);
+    }
+    assert_eq!(world.status().await.tokens.generated, 8);
+    world.assert_conserved().await;
+}
+
+async fn versions_never_fall_along_a_response(world: World) {
+    let a = holder("a");
+    world.enqueue(&group("g", 1)).await;
+    let grants = world.lease(&a, 1, LONG).await;
+    world.write_as(&a, &grants[0], vec![tokens(0, 1, 3)], Then::Continue).await;
+    let reply = world.write_as(&a, &grants[0], vec![tokens(1, 1, 2)], Then::Continue).await;
+    assert_eq!(reply, WriteReply::BadVersion);
+}
+
+async fn version_is_never_lowered(world: World) {
+    assert_eq!(world.set_version(7).await, 7);
+    assert_eq!(world.set_version(3).await, 7);
+    assert_eq!(world.status().await.version.0, 7);
+    assert_eq!(world.queue.view().await.unwrap().version.version.0, 7);
+}
+
+async fn stale_worker_gets_no_fresh_unit(world: World) {
+    let a = holder("a");
+    world.set_version(5).await;
+    world.enqueue(&group("g", 1)).await;
+    assert!(world.lease_at(&a, 1, LONG, 2).await.is_empty());
+    assert_eq!(world.lease_at(&a, 1, LONG, 3).await.len(), 1, "the bound is inclusive");
+}
+
+async fn unit_with_newer_tokens_is_skipped_and_others_see_it(world: World) {
+    let (a, b) = (holder("a"), holder("b"));
+    world.enqueue(&group("g", 1)).await;
+    let grants = world.lease_at(&a, 1, LONG, 4).await;
+    world.hand_back(&a, &grants[0], vec![tokens(0, 3, 4)]).await;
+    world.enqueue(&group("h", 1)).await;
+    let lower = world.lease_at(&b, 2, LONG, 3).await;
+    assert_eq!(lower.len(), 1, "the head must not block");
+    assert_eq!(lower[0].unit, unit("h.0000"));
+    assert_eq!(world.lease_at(&b, 2, LONG, 4).await[0].unit, unit("g.0000"));
+}
+
+async fn restart_if_newer_drops_old_tokens(world: World) {
+    let a = holder("a");
+    let mut strict = group("g", 1);
+    strict.resume_policy = ResumePolicy::RestartIfNewer;
+    world.enqueue(&strict).await;
+    let grants = world.lease_at(&a, 1, LONG, 0).await;
+    world.hand_back(&a, &grants[0], vec![tokens(0, 6, 0)]).await;
+    world.set_version(1).await;
+    assert!(world.lease_at(&a, 1, LONG, 0).await.is_empty(), "only the current version will do");
+    let fresh = world.lease_at(&a, 1, LONG, 1).await;
+    assert!(fresh[0].partial.is_empty());
+    let status = world.status().await;
+    assert_eq!(status.tokens.wasted["restarted"], 6);
+    assert_eq!(status.tokens.preserved, 0);
+    world.assert_conserved().await;
+}
+
+async fn too_old_partial_expires(world: World) {
+    let a = holder("a");
+    world.enqueue(&group("g", 2)).await;
+    let grants = world.lease_at(&a, 2, LONG, 0).await;
+    world.hand_back(&a, &grants[0], vec![tokens(0, 6, 0)]).await;
+    world.set_version(3).await;
+    assert!(world.lease_at(&a, 2, LONG, 3).await.is_empty());
+    let status = world.status().await;
+    assert_eq!((status.expired, status.cancelled, status.groups_failed), (1, 1, 1));
+    assert_eq!(status.tokens.wasted["stale"], 6);
+    world.assert_conserved().await;
+}
+
+async fn mask_old_goes_on_and_masks(world: World) {
+    let a = holder("a");
+    let mut masked = group("g", 1);
+    masked.resume_policy = ResumePolicy::MaskOld;
+    world.enqueue(&masked).await;
+    let grants = world.lease_at(&a, 1, LONG, 0).await;
+    world.hand_back(&a, &grants[0], vec![tokens(0, 2, 0)]).await;
+    world.set_version(9).await;
+    let grants = world.lease_at(&a, 1, LONG, 9).await;
+    world.complete(&a, &grants[0], vec![tokens(2, 1, 9)]).await;
+    let taken = world.take("t").await;
+    let mask = taken[0].samples[0].loss_mask(
+        taken[0].group.resume_policy,
+        taken[0].taken_at_version,
+        taken[0].group.max_lag,
+    );
+    assert_eq!(mask, vec![false, false, true]);
+}
+
+async fn group_too_old_in_the_buffer_never_reaches_the_trainer(world: World) {
+    let a = holder("a");
+    world.enqueue(&group("g", 1)).await;
+    let grants = world.lease_at(&a, 1, LONG, 0).await;
+    world.complete(&a, &grants[0], vec![tokens(0, 5, 0)]).await;
+    assert_eq!(world.status().await.tokens.accepted, 5);
+    world.set_version(3).await;
+    assert!(world.take("t").await.is_empty());
+    let status = world.status().await;
+    assert_eq!((status.completed, status.groups_failed), (1, 1));
+    assert_eq!(status.tokens.accepted, 0);
+    assert_eq!(status.tokens.wasted["stale"], 5);
+    world.assert_conserved().await;
+}
+
+async fn unacknowledged_groups_come_again_to_their_consumer_only(world: World) {
+    let a = holder("a");
+    world.enqueue(&group("g", 1)).await;
+    let grants = world.lease(&a, 1, LONG).await;
+    world.complete(&a, &grants[0], vec![tokens(0, 1, 0)]).await;
+    assert!(!world.take("t").await[0].is_redelivered);
+    assert!(world.take("u").await.is_empty());
+    assert!(world.take("t").await[0].is_redelivered);
+    let status = world.status().await;
+    assert_eq!((status.sealed_waiting, status.sealed_taken), (0, 1));
+}
+
+async fn lost_consumers_groups_are_taken_over(world: World) {
+    let a = holder("a");
+    world.enqueue(&group("g", 1)).await;
+    let grants = world.lease(&a, 1, LONG).await;
+    world.complete(&a, &grants[0], vec![tokens(0, 1, 0)]).await;
+    world.take("lost").await;
+    assert_eq!(world.queue.take_over("lost", "u").await.unwrap(), 1);
+    assert!(world.take("lost").await.is_empty());
+    assert_eq!(world.take("u").await.len(), 1);
+    assert_eq!(world.queue.acknowledge("u", &[group_id("g")]).await.unwrap(), 1);
+}
+
+async fn renew_names_the_lost_units(world: World) {
+    let (a, b) = (holder("a"), holder("b"));
+    world.enqueue(&group("g", 1)).await;
+    let grants = world.lease(&a, 1, NONE).await;
+    assert!(world.renew(&a, &grants[0], ProgressLimits::default()).await, "not reaped yet");
+    let grants_again = world.lease(&b, 1, LONG).await;
+    assert!(grants_again.is_empty(), "the renewed lease holds");
+    world.hand_back(&a, &grants[0], vec![]).await;
+    assert!(!world.renew(&a, &grants[0], ProgressLimits::default()).await);
+}
+
+async fn stuck_unit_goes_to_another_and_counts_as_an_attempt(world: World) {
+    let a = holder("a");
+    world.enqueue(&group("g", 1)).await;
+    let grants = world.lease(&a, 1, LONG).await;
+    let limits = ProgressLimits { idle: Duration::ZERO, ..ProgressLimits::default() };
+    tokio::time::sleep(Duration::from_millis(3)).await;
+    assert!(!world.renew(&a, &grants[0], limits).await);
+    let again = world.lease(&holder("b"), 1, LONG).await;
+    assert_eq!(again[0].attempts, 1);
+}
+
+async fn restarted_agent_gets_its_units_back_into_the_queue(world: World) {
+    let before = "n/boot-1/agent-1".parse().unwrap();
+    let worker = "n/boot-1/worker-1".parse().unwrap();
+    let other_node = "m/boot-1/agent-1".parse().unwrap();
+    world.enqueue(&group("g", 3)).await;
+    for holder in [&before, &worker, &other_node] {
+        assert_eq!(world.lease(holder, 1, LONG).await.len(), 1);
+    }
+    let after = "n/boot-1/agent-2".parse().unwrap();
+    assert_eq!(world.queue.reclaim(&after).await.unwrap(), 1, "only the earlier agent's");
+    assert_eq!(world.queue.reclaim(&after).await.unwrap(), 0);
+    let rebooted = "n/boot-2/agent-3".parse().unwrap();
+    assert_eq!(world.queue.reclaim(&rebooted).await.unwrap(), 1, "everybody of the old boot");
+    assert_eq!(world.status().await.hand_backs[HandBackCause::AgentRestart.as_str()], 2);
+    world.assert_conserved().await;
+}
+
+async fn partial_at_its_limit_completes_without_new_tokens(world: World) {
+    let (a, b) = (holder("a"), holder("b"));
+    let mut short = group("g", 1);
+    short.sampling.max_tokens = 4;
+    world.enqueue(&short).await;
+    let grants = world.lease(&a, 1, LONG).await;
+    world.hand_back(&a, &grants[0], vec![tokens(0, 4, 0)]).await;
+    let grants = world.lease(&b, 1, LONG).await;
+    assert_eq!(world.complete(&b, &grants[0], vec![]).await, WriteReply::Ok);
+    assert_eq!(world.take("t").await[0].samples[0].len(), 4);
+    assert_eq!(world.status().await.tokens.preserved, 4);
+}
+
+async fn response_is_never_longer_than_its_limit(world: World) {
+    let a = holder("a");
+    let mut short = group("g", 1);
+    short.sampling.max_tokens = 4;
+    world.enqueue(&short).await;
+    let grants = world.lease(&a, 1, LONG).await;
+    let reply = world.complete(&a, &grants[0], vec![tokens(0, 5, 0)]).await;
+    assert_eq!(reply, WriteReply::Offset(0));
+}
+
+async fn expired_group_fails_when_it_is_met(world: World) {
+    let mut short_lived = group("g", 2);
+    short_lived.expires_at = Some(ebbtide_core::time::UnixMillis(1));
+    world.enqueue(&short_lived).await;
+    assert!(world.lease(&holder("a"), 2, LONG).await.is_empty());
+    let status = world.status().await;
+    assert_eq!((status.expired, status.cancelled), (1, 1));
+    world.assert_conserved().await;
+}

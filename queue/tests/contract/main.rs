@@ -1,0 +1,8 @@
+//! The contract of the queue, run over every implementation of it.
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod control;
+mod differential;
+mod durability;
+mod laws;
+mod worlds;

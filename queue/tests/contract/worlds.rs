@@ -1,0 +1,170 @@
+//! The worlds that a law is checked in, and words to tell its story with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebbtide_core::fabric::FabricVerdict;
+use ebbtide_core::ids::{GroupId, Holder, PolicyVersion, UnitId};
+use ebbtide_core::time::UnixMillis;
+use ebbtide_core::work::{Chunk, Finish, FinishReason, Origin, PromptGroup, Sample};
+use ebbtide_harness::{Error, Redis};
+use ebbtide_queue::client::{MemoryPort, WorkQueue, wall_clock_now};
+use ebbtide_queue::command::{
+    Grant, HandBackCause, ProgressLimits, Renewal, ShardStatus, TakenGroup, Then, UnitWrite,
+    Waiting, WriteReply,
+};
+use ebbtide_queue::control::VersionRecord;
+use ebbtide_queue::redis::{Durability, RedisOptions, RedisPort};
+
+/// Long enough never to run out within a test.
+pub const LONG: Duration = Duration::from_secs(3600);
+/// Runs out at once.
+pub const NONE: Duration = Duration::ZERO;
+
+/// A queue, and what keeps it alive.
+pub struct World {
+    pub queue: WorkQueue,
+    _redis: Option<Redis>,
+}
+
+impl World {
+    pub fn in_memory(shards: u16) -> Self {
+        let port = MemoryPort::new(shards, wall_clock_now);
+        Self { queue: WorkQueue::new(Arc::new(port)), _redis: None }
+    }
+
+    pub async fn on_redis(shards: u16) -> Result<Self, Error> {
+        let redis = Redis::start().await?;
+        let port = RedisPort::connect(options(&redis.url(), shards)).await.expect("connects");
+        Ok(Self { queue: WorkQueue::new(Arc::new(port)), _redis: Some(redis) })
+    }
+
+    pub async fn enqueue(&self, group: &PromptGroup) -> WriteReply {
+        self.queue.enqueue(group.clone()).await.expect("enqueue")
+    }
+
+    pub async fn lease(&self, holder: &Holder, limit: usize, ttl: Duration) -> Vec<Grant> {
+        self.lease_at(holder, limit, ttl, 0).await
+    }
+
+    pub async fn lease_at(
+        &self,
+        holder: &Holder,
+        limit: usize,
+        ttl: Duration,
+        version: u64,
+    ) -> Vec<Grant> {
+        let leased = self.queue.lease(holder, limit, ttl, PolicyVersion(version)).await;
+        leased.expect("lease").grants
+    }
+
+    pub async fn write_as(
+        &self,
+        holder: &Holder,
+        grant: &Grant,
+        tail: Vec<Chunk>,
+        then: Then,
+    ) -> WriteReply {
+        let write =
+            UnitWrite { unit: grant.unit.clone(), fencing_token: grant.fencing_token, tail, then };
+        self.queue.write(holder, vec![write]).await.remove(0).expect("write")
+    }
+
+    pub async fn complete(&self, holder: &Holder, grant: &Grant, tail: Vec<Chunk>) -> WriteReply {
+        self.write_as(holder, grant, tail, Then::Complete(stop())).await
+    }
+
+    pub async fn hand_back(&self, holder: &Holder, grant: &Grant, tail: Vec<Chunk>) -> WriteReply {
+        self.write_as(holder, grant, tail, Then::HandBack(HandBackCause::Notice)).await
+    }
+
+    pub async fn renew(&self, holder: &Holder, grant: &Grant, limits: ProgressLimits) -> bool {
+        let renewal = Renewal {
+            unit: grant.unit.clone(),
+            fencing_token: grant.fencing_token,
+            ttl: LONG,
+            waiting: Waiting::Nothing,
+        };
+        self.queue.renew(holder, vec![renewal], limits).await.expect("renew").is_empty()
+    }
+
+    pub async fn set_version(&self, version: u64) -> u64 {
+        let record = VersionRecord { version: PolicyVersion(version), ..VersionRecord::default() };
+        self.queue.set_version(record).await.expect("set version").0
+    }
+
+    pub async fn take(&self, consumer: &str) -> Vec<TakenGroup> {
+        self.queue.take(consumer, 100).await.expect("take")
+    }
+
+    pub async fn status(&self) -> ShardStatus {
+        ShardStatus::sum(self.queue.status().await.complete().expect("status"))
+    }
+
+    /// I8: every slot is counted once, at every instant.
+    pub async fn assert_conserved(&self) {
+        let status = self.status().await;
+        let units = self.queue.scan().await.expect("scan");
+        let in_system = units.iter().filter(|unit| !unit.state.is_final()).count() as u64;
+        let ended = status.completed + status.dead + status.expired + status.cancelled;
+        assert_eq!(status.enqueued, ended + in_system, "{status:?}");
+        assert_eq!(status.ready + status.leased, in_system, "{status:?}");
+        let held: u64 = units.iter().filter(|u| !u.is_sealed).map(|u| u64::from(u.tokens)).sum();
+        assert_eq!(status.tokens.in_system(), held, "{status:?}");
+    }
+}
+
+pub fn options(url: &str, shards: u16) -> RedisOptions {
+    RedisOptions {
+        url: url.to_owned(),
+        run: "run-1".parse().unwrap(),
+        shard_count: Some(shards),
+        durability: Durability::Fast,
+    }
+}
+
+pub fn holder(name: &str) -> Holder {
+    format!("{name}/boot-1/agent-{name}").parse().unwrap()
+}
+
+pub fn group_id(name: &str) -> GroupId {
+    name.parse().unwrap()
+}
+
+pub fn group(name: &str, size: u16) -> PromptGroup {
+    let mut group = PromptGroup::new(group_id(name), size, vec![1, 2, 3]);
+    group.max_lag = 2;
+    group
+}
+
+pub fn stop() -> Finish {
+    Finish { reason: FinishReason::Stop, stop_reason: None }
+}
+
+/// A chunk of `count` tokens whose ids tell their place in the response.
+pub fn tokens(offset: u32, count: u32, version: u64) -> Chunk {
+    let ids = offset..offset + count;
+    Chunk {
+        offset,
+        weight_version: PolicyVersion(version),
+        token_ids: ids.clone().map(|id| i32::try_from(id).unwrap()).collect(),
+        logprobs: ids.map(|_| -1.5).collect(),
+        origin: Origin {
+            holder: holder("a"),
+            fencing_token: ebbtide_core::ids::FencingToken(1),
+            engine: "vllm/0.32.0".to_owned(),
+            fabric: FabricVerdict::Passed,
+            started_at: UnixMillis(1),
+            ended_at: UnixMillis(2),
+        },
+    }
+}
+
+pub fn unit(text: &str) -> UnitId {
+    text.parse().unwrap()
+}
+
+pub fn is_whole(sample: &Sample) -> bool {
+    let ids = sample.token_ids();
+    ids.iter().zip(0..).all(|(id, place)| *id == place)
+}

@@ -1,0 +1,55 @@
+//! The subcommands, and what their exit codes mean.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::{agent_command, controller_command, demo, engine_emulator, policy_command, setup};
+
+/// It ran, and the answer is bad.
+pub const EXIT_BAD: u8 = 1;
+/// Usage or configuration is wrong; nothing was started.
+pub const EXIT_USAGE: u8 = 2;
+
+/// Keeps reinforcement-learning post-training of large MoE models fed on Spot capacity.
+#[derive(Parser)]
+#[command(version, about, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// See a fleet lose nodes and no work: a local world in one process, with the real code.
+    Demo(demo::DemoArgs),
+    /// Run the node agent: watch for interruptions, host the node's engines, hand work back.
+    Agent(agent_command::AgentArgs),
+    /// Run the controller: size the worker groups against queue and buffer.
+    Controller(controller_command::ControllerArgs),
+    /// Check and explain fleet policies.
+    Policy(policy_command::PolicyArgs),
+    /// Serve an emulated inference engine in vLLM's shape.
+    EngineEmulator(engine_emulator::Arguments),
+}
+
+impl Cli {
+    /// Runs the subcommand to its end.
+    ///
+    /// Exit code 0: done; 1: it ran and the answer is bad; 2: usage or configuration.
+    pub fn run(self) -> ExitCode {
+        let outcome = match self.command {
+            Command::Demo(args) => setup::run_async(demo::run(args)),
+            Command::Agent(args) => setup::run_async(agent_command::run(args)),
+            Command::Controller(args) => setup::run_async(controller_command::run(args)),
+            Command::EngineEmulator(args) => setup::run_async(async {
+                engine_emulator::run(args).await.map(|()| ExitCode::SUCCESS)
+            }),
+            Command::Policy(args) => return policy_command::run(&args),
+        };
+        outcome.unwrap_or_else(|error| {
+            eprintln!("ebbtide: {error:#}");
+            ExitCode::from(EXIT_USAGE)
+        })
+    }
+}

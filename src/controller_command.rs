@@ -1,0 +1,104 @@
+//! `ebbtide controller`: the controller with the real outside world.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use ebbtide_controller::capacity::asg::{AsgCapacity, AwsSettings};
+use ebbtide_controller::controller::{self, ControllerConfig, Outside, QueueSource};
+use ebbtide_controller::leader::{AlwaysLeader, KubernetesLease, LeaderLease};
+use ebbtide_controller::metrics::Metrics;
+use ebbtide_controller::policy_source::PolicySource;
+use ebbtide_controller::status::ControllerStatus;
+use ebbtide_core::policy::FleetPolicy;
+use ebbtide_queue::client::wall_clock_now;
+
+use crate::setup::{self, LogFormat};
+
+const EXAMPLE: &str = "\
+Example:
+  ebbtide controller --policy policies/grpo-async.yaml --redis redis://10.0.0.5:6379
+
+In mode observe it decides and writes nothing; mode act raises groups, and lowers them only by
+draining replicas and then terminating exactly these instances. AWS is reached by the standard
+variables (AWS_REGION, AWS_ENDPOINT_URL, ...) and credential sources.";
+
+/// What `ebbtide controller` is told; each flag has a variable beside it.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub struct ControllerArgs {
+    /// The fleet policy; read again when the file changes
+    #[arg(long, env = "EBBTIDE_POLICY", value_name = "FILE")]
+    policy: PathBuf,
+    /// The work queue
+    #[arg(
+        long,
+        env = "EBBTIDE_REDIS",
+        value_name = "URL",
+        default_value = "redis://127.0.0.1:6379"
+    )]
+    redis: String,
+    /// Where to serve /healthz, /readyz, /metrics and /status
+    #[arg(long, env = "EBBTIDE_LISTEN", default_value = "0.0.0.0:9465")]
+    listen: SocketAddr,
+    /// Namespace of the leader lease
+    #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
+    namespace: String,
+    /// Who this controller is in the leader lease [default: a random name]
+    #[arg(long, env = "POD_NAME")]
+    identity: Option<String>,
+    /// Run without Kubernetes: this controller always leads
+    #[arg(long)]
+    no_kubernetes: bool,
+    /// Write one JSON line per decision to this file instead of the log
+    #[arg(long, env = "EBBTIDE_JOURNAL", value_name = "FILE")]
+    journal: Option<PathBuf>,
+    /// How log lines look
+    #[arg(long, env = "EBBTIDE_LOG_FORMAT", default_value = "text")]
+    log_format: LogFormat,
+}
+
+/// Runs the controller until SIGTERM or Ctrl-C.
+///
+/// # Errors
+/// Usage or configuration: nothing was started.
+pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
+    setup::start_logging(args.log_format, "info");
+    let policy = setup::read_policy(&args.policy)?;
+    let metrics = Metrics::new()?;
+    let outside = Outside {
+        queue: QueueSource::Redis(setup::redis_options(&args.redis, &policy)),
+        capacity: Arc::new(
+            AsgCapacity::connect(AwsSettings::default(), metrics.api_calls.clone()).await,
+        ),
+        leader: leader_lease(&args, &policy).await?,
+        metrics,
+        status: ControllerStatus::default(),
+        now: wall_clock_now,
+    };
+    let config = ControllerConfig {
+        policy,
+        policy_source: PolicySource::File(args.policy),
+        listen: Some(args.listen),
+        tick: None,
+        journal: args.journal,
+    };
+    controller::run(config, outside, setup::stop_on_signal()?).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn leader_lease(
+    args: &ControllerArgs,
+    policy: &FleetPolicy,
+) -> anyhow::Result<Arc<dyn LeaderLease>> {
+    if args.no_kubernetes {
+        return Ok(Arc::new(AlwaysLeader::new(wall_clock_now())));
+    }
+    let client = setup::kube_client().await?;
+    let name = format!("ebbtide-{}", policy.run).to_lowercase().replace('_', "-");
+    let identity = args.identity.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    let lease = KubernetesLease::new(client, &args.namespace, &name, &identity, wall_clock_now);
+    Ok(Arc::new(lease))
+}

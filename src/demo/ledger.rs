@@ -1,0 +1,304 @@
+//! What the demo's trainer itself saw: the account that does not trust the queue's counters.
+//!
+//! It knows every unit that it enqueued and looks for each in what was delivered to it, in the
+//! records of failed groups and in the raw state of the queue. A unit found nowhere is lost, one
+//! found twice is doubled. The text of every delivered sample is compared, token by token, with
+//! what its engine would have written without any interruption.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ebbtide_core::fabric::FabricVerdict;
+use ebbtide_core::ids::{GroupId, UnitId};
+use ebbtide_core::staleness::lag;
+use ebbtide_core::work::{PromptGroup, Sample};
+use ebbtide_queue::command::{GroupFailure, SlotState, TakenGroup, UnitSnapshot};
+
+/// Gives the whole response that an engine writes to a prompt under a sampling seed.
+pub type ExpectedResponse = dyn Fn(&PromptGroup, u16) -> Vec<i32> + Send + Sync;
+
+/// Everything the trainer enqueued and got back.
+#[derive(Default)]
+pub struct Ledger {
+    enqueued: BTreeMap<GroupId, PromptGroup>,
+    /// How often each group was delivered, redeliveries apart.
+    delivered: BTreeMap<GroupId, u32>,
+    acknowledged: BTreeSet<GroupId>,
+    failed: BTreeMap<GroupId, GroupFailure>,
+    /// Groups that were sealed and failed when they were taken.
+    samples_delivered: u64,
+    tokens_delivered: u64,
+    updates: u64,
+    verified_updates: u64,
+    wrong_samples: Vec<String>,
+}
+
+/// What the books say at the end.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Balance {
+    /// Units that the trainer enqueued.
+    pub units_enqueued: u64,
+    /// Samples that were finished, wherever they are now.
+    pub samples_completed: u64,
+    /// Units that ended DEAD.
+    pub units_dead: u64,
+    /// Units that ended EXPIRED.
+    pub units_expired: u64,
+    /// Units that ended CANCELLED.
+    pub units_cancelled: u64,
+    /// Units that are ready or leased.
+    pub units_in_system: u64,
+    /// Units found nowhere.
+    pub units_lost: Vec<UnitId>,
+    /// Groups or units found twice.
+    pub doubled: Vec<String>,
+    /// Samples whose text is not what it should be.
+    pub wrong_samples: Vec<String>,
+    /// Groups delivered, or sealed and waiting.
+    pub groups_sealed: u64,
+    /// Groups with a failure record.
+    pub groups_failed: u64,
+    /// Tokens of sealed groups.
+    pub tokens_accepted: u64,
+    /// Tokens of units that are not in a sealed group.
+    pub tokens_in_system: u64,
+    /// Updates whose groups all passed.
+    pub verified_updates: u64,
+}
+
+impl Balance {
+    /// Whether nothing was lost, doubled or garbled, and every unit is accounted for.
+    pub fn is_even(&self) -> bool {
+        let found = self.samples_completed
+            + self.units_dead
+            + self.units_expired
+            + self.units_cancelled
+            + self.units_in_system;
+        self.units_lost.is_empty()
+            && self.doubled.is_empty()
+            && self.wrong_samples.is_empty()
+            && found == self.units_enqueued
+    }
+}
+
+impl Ledger {
+    /// Before a group is enqueued.
+    pub fn will_enqueue(&mut self, group: &PromptGroup) {
+        self.enqueued.insert(group.group_id.clone(), group.clone());
+    }
+
+    /// Groups that were enqueued.
+    pub fn groups_enqueued(&self) -> u64 {
+        self.enqueued.len() as u64
+    }
+
+    /// Groups that ended without reaching the trainer.
+    pub fn groups_failed(&self) -> u64 {
+        self.failed.len() as u64
+    }
+
+    /// Updates, and those among them that are verified.
+    pub fn updates(&self) -> (u64, u64) {
+        (self.updates, self.verified_updates)
+    }
+
+    /// A group arrived; gives whether it may count towards a verified update.
+    pub fn receive(&mut self, taken: &TakenGroup, expected: &ExpectedResponse) -> bool {
+        let id = &taken.group.group_id;
+        if !taken.is_redelivered || !self.delivered.contains_key(id) {
+            *self.delivered.entry(id.clone()).or_default() += 1;
+            self.samples_delivered += taken.samples.len() as u64;
+            self.tokens_delivered += taken.samples.iter().map(|s| u64::from(s.len())).sum::<u64>();
+        }
+        let problems: Vec<String> = taken
+            .samples
+            .iter()
+            .filter_map(|sample| garbled(&taken.group, sample, expected))
+            .collect();
+        let is_whole = problems.is_empty() && taken.missing_slots.is_empty();
+        self.wrong_samples.extend(problems);
+        is_whole && taken.samples.iter().all(|sample| is_verifiable(taken, sample))
+    }
+
+    /// An update was made of these groups and acknowledged.
+    pub fn update(&mut self, groups: &[GroupId], is_verified: bool) {
+        self.acknowledged.extend(groups.iter().cloned());
+        self.updates += 1;
+        self.verified_updates += u64::from(is_verified);
+    }
+
+    /// A failure record was read; reading it again changes nothing.
+    pub fn note_failure(&mut self, failure: GroupFailure) {
+        self.failed.insert(failure.group.clone(), failure);
+    }
+
+    /// Looks for every unit. `units` is the raw state of a queue that nobody writes to any more.
+    pub fn balance(&self, units: &[UnitSnapshot]) -> Balance {
+        let mut balance = Balance {
+            wrong_samples: self.wrong_samples.clone(),
+            verified_updates: self.verified_updates,
+            groups_failed: self.failed.len() as u64,
+            samples_completed: self.samples_delivered,
+            tokens_accepted: self.tokens_delivered,
+            groups_sealed: self.delivered.len() as u64,
+            ..Balance::default()
+        };
+        let mut present = BTreeMap::<&GroupId, Vec<&UnitSnapshot>>::new();
+        for unit in units {
+            present.entry(&unit.unit.group).or_default().push(unit);
+        }
+        for (id, group) in &self.enqueued {
+            balance.units_enqueued += u64::from(group.group_size);
+            let units = present.remove(id).unwrap_or_default();
+            self.place(group, &units, &mut balance);
+        }
+        balance.doubled.extend(present.keys().map(|id| format!("{id}: never enqueued")));
+        balance
+    }
+
+    fn place(&self, group: &PromptGroup, units: &[&UnitSnapshot], balance: &mut Balance) {
+        let id = &group.group_id;
+        let deliveries = self.delivered.get(id).copied().unwrap_or(0);
+        let failure = self.failed.get(id);
+        if deliveries > 1 {
+            balance.doubled.push(format!("{id}: sealed {deliveries} times"));
+        }
+        if deliveries > 0 && failure.is_some() {
+            balance.doubled.push(format!("{id}: both delivered and failed"));
+        }
+        if deliveries > 0 {
+            let is_open = units.iter().any(|unit| !unit.is_sealed);
+            let is_left = self.acknowledged.contains(id) && !units.is_empty();
+            if is_open || is_left {
+                balance.doubled.push(format!("{id}: delivered and still in the queue"));
+            }
+            return;
+        }
+        if let Some(failure) = failure {
+            balance.samples_completed += u64::from(failure.completed);
+            balance.units_dead += u64::from(failure.dead);
+            balance.units_expired += u64::from(failure.expired);
+            balance.units_cancelled += u64::from(failure.cancelled);
+            if !units.is_empty() {
+                balance.doubled.push(format!("{id}: failed and still in the queue"));
+            }
+            return;
+        }
+        balance.groups_sealed += u64::from(units.iter().any(|unit| unit.is_sealed));
+        for slot in 0..group.group_size {
+            let found: Vec<_> = units.iter().filter(|unit| unit.unit.slot == slot).collect();
+            match found.as_slice() {
+                [] => balance.units_lost.push(group.unit_id(slot)),
+                [unit] => count(unit, balance),
+                _ => balance.doubled.push(format!("{}: in the queue twice", group.unit_id(slot))),
+            }
+        }
+    }
+}
+
+fn count(unit: &UnitSnapshot, balance: &mut Balance) {
+    let tokens = u64::from(unit.tokens);
+    match unit.state {
+        SlotState::Completed => balance.samples_completed += 1,
+        SlotState::Dead => balance.units_dead += 1,
+        SlotState::Expired => balance.units_expired += 1,
+        SlotState::Cancelled => balance.units_cancelled += 1,
+        _ => balance.units_in_system += 1,
+    }
+    if unit.is_sealed {
+        balance.tokens_accepted += tokens;
+    } else {
+        balance.tokens_in_system += tokens;
+    }
+}
+
+/// What is wrong with a sample's text, if anything is.
+fn garbled(group: &PromptGroup, sample: &Sample, expected: &ExpectedResponse) -> Option<String> {
+    let mut end = 0;
+    for chunk in &sample.chunks {
+        if chunk.offset != end || chunk.token_ids.len() != chunk.logprobs.len() {
+            return Some(format!("{}: gap or overlap at token {end}", sample.unit));
+        }
+        end = chunk.end();
+    }
+    let (got, wanted) = (sample.token_ids(), expected(group, sample.unit.slot));
+    if got == wanted {
+        return None;
+    }
+    let place = got.iter().zip(&wanted).take_while(|(got, wanted)| got == wanted).count();
+    let lengths = format!("{} tokens instead of {}", got.len(), wanted.len());
+    Some(format!("{}: differs from token {place} on, {lengths}", sample.unit))
+}
+
+/// Within the staleness bound when taken, and with the fabric's verdict on record.
+fn is_verifiable(taken: &TakenGroup, sample: &Sample) -> bool {
+    let oldest =
+        sample.chunks.iter().map(|chunk| lag(taken.taken_at_version, chunk.weight_version));
+    let is_fresh = oldest.max().unwrap_or(0) <= u64::from(taken.group.max_lag);
+    let has_verdict =
+        |fabric| matches!(fabric, FabricVerdict::Passed | FabricVerdict::NotApplicable);
+    is_fresh && sample.chunks.iter().all(|chunk| has_verdict(chunk.origin.fabric))
+}
+
+#[cfg(test)]
+mod tests {
+    use ebbtide_core::ids::FencingToken;
+
+    use super::*;
+
+    fn unit(slot: u16, state: SlotState, is_sealed: bool) -> UnitSnapshot {
+        UnitSnapshot {
+            unit: UnitId { group: "g".parse().expect("valid"), slot },
+            state,
+            tokens: 5,
+            holder: None,
+            fencing_token: FencingToken(1),
+            attempts: 0,
+            infra_attempts: 0,
+            hand_backs: 0,
+            is_sealed,
+        }
+    }
+
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.will_enqueue(&PromptGroup::new("g".parse().expect("valid"), 2, vec![1]));
+        ledger
+    }
+
+    #[test]
+    fn unit_that_is_nowhere_is_lost() {
+        let balance = ledger().balance(&[unit(0, SlotState::Leased, false)]);
+        assert_eq!(balance.units_lost.len(), 1);
+        assert_eq!(balance.units_lost[0].slot, 1);
+        assert!(!balance.is_even());
+    }
+
+    #[test]
+    fn unit_that_is_there_twice_is_doubled() {
+        let twice = [
+            unit(0, SlotState::Leased, false),
+            unit(0, SlotState::Enqueued, false),
+            unit(1, SlotState::Completed, false),
+        ];
+        assert!(!ledger().balance(&twice).is_even());
+    }
+
+    #[test]
+    fn units_in_every_place_are_counted_once() {
+        let units = [unit(0, SlotState::Completed, false), unit(1, SlotState::Streaming, false)];
+        let balance = ledger().balance(&units);
+        assert!(balance.is_even(), "{balance:?}");
+        assert_eq!((balance.samples_completed, balance.units_in_system), (1, 1));
+        assert_eq!(balance.tokens_in_system, 10);
+    }
+
+    #[test]
+    fn group_that_was_delivered_and_is_still_open_is_doubled() {
+        let mut ledger = ledger();
+        ledger.delivered.insert("g".parse().expect("valid"), 1);
+        ledger.samples_delivered = 2;
+        assert!(ledger.balance(&[]).is_even());
+        let open = [unit(0, SlotState::Enqueued, false)];
+        assert!(!ledger.balance(&open).is_even());
+    }
+}

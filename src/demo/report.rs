@@ -1,0 +1,247 @@
+//! What the demo says at the end: for people, and as JSON.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use ebbtide_queue::command::ShardStatus;
+use serde_json::json;
+
+use super::ledger::Balance;
+
+/// Everything the summary is made of.
+pub struct Report {
+    pub seed: u64,
+    pub ran_for: Duration,
+    pub balance: Balance,
+    pub status: ShardStatus,
+    pub notices: u32,
+    pub kills: u32,
+    pub scale_decisions: u64,
+    /// Node time bought, by market name, with its price.
+    pub capacity: Vec<Capacity>,
+    /// Where the queue's own counters differ from the books.
+    pub disagreements: Vec<String>,
+    /// Tokens that killed agents had received and not stored.
+    pub tokens_unstored: u64,
+    pub speed_tokens_per_second: f64,
+}
+
+/// Node time of one market.
+pub struct Capacity {
+    pub market: &'static str,
+    pub node_seconds: f64,
+    pub dollars: f64,
+}
+
+impl Report {
+    /// Whether nothing was lost, doubled or garbled, and all accounts agree.
+    pub fn is_ok(&self) -> bool {
+        self.balance.is_even() && self.disagreements.is_empty()
+    }
+
+    fn dollars(&self) -> f64 {
+        self.capacity.iter().map(|part| part.dollars).sum()
+    }
+
+    fn units_handed_back(&self) -> u64 {
+        self.status.hand_backs.values().sum()
+    }
+
+    /// What is wrong, one line each.
+    pub fn problems(&self) -> Vec<String> {
+        let lost = self.balance.units_lost.iter().map(|unit| format!("lost: {unit}"));
+        let doubled = self.balance.doubled.iter().map(|what| format!("doubled: {what}"));
+        let wrong = self.balance.wrong_samples.iter().map(|what| format!("garbled: {what}"));
+        let disagreements = self.disagreements.iter().map(|what| format!("accounts: {what}"));
+        lost.chain(doubled).chain(wrong).chain(disagreements).collect()
+    }
+
+    /// For machines.
+    pub fn to_json(&self) -> serde_json::Value {
+        let (balance, tokens) = (&self.balance, &self.status.tokens);
+        json!({
+            "ok": self.is_ok(),
+            "seed": self.seed,
+            "seconds": self.ran_for.as_secs_f64(),
+            "unitsEnqueued": balance.units_enqueued,
+            "samplesCompleted": balance.samples_completed,
+            "unitsDead": balance.units_dead,
+            "unitsExpired": balance.units_expired,
+            "unitsCancelled": balance.units_cancelled,
+            "unitsInSystem": balance.units_in_system,
+            "groupsSealed": balance.groups_sealed,
+            "groupsFailed": balance.groups_failed,
+            "unitsLost": balance.units_lost.len(),
+            "duplicatesSealed": balance.doubled.len(),
+            "samplesGarbled": balance.wrong_samples.len(),
+            "notices": self.notices,
+            "kills": self.kills,
+            "unitsHandedBack": self.units_handed_back(),
+            "handBacksByCause": self.status.hand_backs,
+            "leasesExpired": self.status.lease_expiries,
+            "tokensGenerated": tokens.generated,
+            "tokensAccepted": balance.tokens_accepted,
+            "tokensPreserved": tokens.preserved,
+            "tokensWasted": tokens.wasted_total(),
+            "tokensWastedByCause": tokens.wasted,
+            "tokensInSystem": balance.tokens_in_system,
+            "tokensReceivedNotStored": self.tokens_unstored,
+            "policyVersion": self.status.version,
+            "verifiedUpdates": balance.verified_updates,
+            "scaleDecisions": self.scale_decisions,
+            "dollars": self.dollars(),
+            "problems": self.problems(),
+        })
+    }
+
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        let verdict = if self.is_ok() { "nothing was lost" } else { "SOMETHING IS WRONG" };
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "\n  {verdict}: {}", self.headline());
+        for (title, lines) in
+            [("work", self.work()), ("losses", self.losses()), ("tokens", self.tokens())]
+                .into_iter()
+                .chain([("cost", self.cost())])
+        {
+            for (index, line) in lines.into_iter().enumerate() {
+                let title = if index == 0 { title } else { "" };
+                let _ = writeln!(text, "  {title:<8}{line}");
+            }
+        }
+        for problem in self.problems() {
+            let _ = writeln!(text, "  {problem}");
+        }
+        text
+    }
+
+    fn headline(&self) -> String {
+        format!(
+            "{} notices and {} kills in {:.0} s, {} units, {} lost, {} doubled (seed {})",
+            self.notices,
+            self.kills,
+            self.ran_for.as_secs_f64(),
+            thousands(self.balance.units_enqueued),
+            self.balance.units_lost.len(),
+            self.balance.doubled.len(),
+            self.seed,
+        )
+    }
+
+    fn work(&self) -> Vec<String> {
+        let balance = &self.balance;
+        vec![
+            format!(
+                "{} units enqueued = {} completed + {} in the system + {} dead, expired or \
+                 cancelled",
+                thousands(balance.units_enqueued),
+                thousands(balance.samples_completed),
+                thousands(balance.units_in_system),
+                balance.units_dead + balance.units_expired + balance.units_cancelled,
+            ),
+            format!(
+                "{} groups sealed, {} failed; every sample compared token by token with an \
+                 unbroken run",
+                thousands(balance.groups_sealed),
+                balance.groups_failed,
+            ),
+            format!(
+                "policy version {}, {} verified updates, {} scaling decisions",
+                self.status.version, balance.verified_updates, self.scale_decisions,
+            ),
+        ]
+    }
+
+    fn losses(&self) -> Vec<String> {
+        vec![format!(
+            "{} units handed back before their node died, {} found by their expired lease",
+            self.units_handed_back(),
+            self.status.lease_expiries,
+        )]
+    }
+
+    fn tokens(&self) -> Vec<String> {
+        let tokens = &self.status.tokens;
+        let saved = tokens.preserved as f64 / self.speed_tokens_per_second;
+        vec![
+            format!(
+                "{} generated = {} accepted + {} in the system + {} wasted",
+                thousands(tokens.generated),
+                thousands(self.balance.tokens_accepted),
+                thousands(self.balance.tokens_in_system),
+                thousands(tokens.wasted_total()),
+            ),
+            format!(
+                "{} saved from lost nodes and continued elsewhere: {saved:.0} s of generation \
+                 not repeated",
+                thousands(tokens.preserved),
+            ),
+        ]
+    }
+
+    fn cost(&self) -> Vec<String> {
+        let parts: Vec<String> = self
+            .capacity
+            .iter()
+            .map(|part| {
+                format!(
+                    "{:.0} node-seconds {} ${:.2}",
+                    part.node_seconds, part.market, part.dollars
+                )
+            })
+            .collect();
+        let updates = self.balance.verified_updates.max(1) as f64;
+        vec![format!(
+            "{}; ${:.3} per verified update (the demo policy's prices)",
+            parts.join(", "),
+            self.dollars() / updates,
+        )]
+    }
+}
+
+/// Where the queue's own counters differ from the trainer's books.
+pub fn disagreements(balance: &Balance, status: &ShardStatus) -> Vec<String> {
+    let tokens = &status.tokens;
+    let parts = balance.tokens_accepted + tokens.wasted_total() + balance.tokens_in_system;
+    let pairs = [
+        ("units enqueued", balance.units_enqueued, status.enqueued),
+        ("samples completed", balance.samples_completed, status.completed),
+        ("units dead", balance.units_dead, status.dead),
+        ("units expired", balance.units_expired, status.expired),
+        ("units cancelled", balance.units_cancelled, status.cancelled),
+        ("units in the system", balance.units_in_system, status.ready + status.leased),
+        ("tokens accepted", balance.tokens_accepted, tokens.accepted),
+        ("tokens generated", parts, tokens.generated),
+    ];
+    pairs
+        .into_iter()
+        .filter(|(_, books, counters)| books != counters)
+        .map(|(what, books, counters)| format!("{what}: books {books}, queue {counters}"))
+        .collect()
+}
+
+/// A number with a comma at every thousand.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_parted() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1234567, "1,234,567")] {
+            assert_eq!(thousands(number), text);
+        }
+    }
+}

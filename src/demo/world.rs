@@ -1,0 +1,289 @@
+//! The demo's machines: starts a node when the capacity provider has booted one, gives notices,
+//! kills, and lets a noticed node die at its deadline.
+//!
+//! A node is an emulated IMDS, an emulated engine and a real agent. A dead node answers nothing
+//! any more: its engine and IMDS are cut off and its agent ends in the middle of what it does.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ebbtide_agent::emulator::engine::{EngineConfig, EngineEmulator, ResponseLengths};
+use ebbtide_agent::emulator::imds::{ImdsEmulator, InstanceIdentity, LifeCycle, SpotAction};
+use ebbtide_controller::capacity::local::{LocalCapacity, LocalNode, NodeOrder};
+use ebbtide_core::observation::InstanceId;
+use ebbtide_core::policy::{FleetPolicy, Market};
+use ebbtide_queue::client::{WorkQueue, wall_clock_now};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::agents;
+use super::disruptions::{Disruption, DisruptionKind};
+use super::picture::Event;
+use super::report::Capacity;
+
+/// Time from a node's boot until its engine answers.
+const ENGINE_START: Duration = Duration::from_millis(400);
+/// Between two looks for a node to disrupt, when none is at work.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Speed of one stream, in tokens per second.
+pub const TOKENS_PER_SECOND: f64 = 60.0;
+
+/// What all engines of the demo have in common: they continue each other's responses.
+pub fn engine_config(max_running: usize) -> EngineConfig {
+    EngineConfig {
+        tokens_per_second: TOKENS_PER_SECOND,
+        max_running,
+        tick: Duration::from_millis(50),
+        start_after: ENGINE_START,
+        lengths: ResponseLengths { mean: 150.0, spread: 0.6 },
+        ..EngineConfig::default()
+    }
+}
+
+/// What the world tells the screen and the report.
+#[derive(Default)]
+pub struct Facts {
+    pub events: Vec<Event>,
+    pub notices: u32,
+    pub kills: u32,
+    /// Node seconds by market, of nodes that ended.
+    node_seconds: BTreeMap<&'static str, f64>,
+    dollars: BTreeMap<&'static str, f64>,
+    /// Tokens that engines made, of nodes that ended.
+    pub tokens_made: u64,
+}
+
+impl Facts {
+    /// Node time and money by market.
+    pub fn capacity(&self) -> Vec<Capacity> {
+        let part = |(market, seconds): (&&'static str, &f64)| Capacity {
+            market,
+            node_seconds: *seconds,
+            dollars: self.dollars.get(market).copied().unwrap_or(0.0),
+        };
+        self.node_seconds.iter().map(part).collect()
+    }
+}
+
+/// The machines.
+pub struct World {
+    pub queue: WorkQueue,
+    pub policy: FleetPolicy,
+    pub capacity: LocalCapacity,
+    pub facts: Arc<Mutex<Facts>>,
+    pub notice_lead: Duration,
+    pub started_at: Instant,
+    nodes: BTreeMap<InstanceId, RunningNode>,
+}
+
+struct RunningNode {
+    node: LocalNode,
+    imds: ImdsEmulator,
+    engine: EngineEmulator,
+    agent: JoinHandle<()>,
+    started_at: Instant,
+    dies_at: Option<Instant>,
+}
+
+impl Drop for RunningNode {
+    fn drop(&mut self) {
+        self.engine.kill();
+        self.agent.abort();
+    }
+}
+
+/// The word for a market.
+pub fn market_word(market: Market) -> &'static str {
+    match market {
+        Market::Spot => "Spot",
+        Market::OnDemand => "on demand",
+    }
+}
+
+impl World {
+    /// A world without nodes.
+    pub fn new(
+        queue: WorkQueue,
+        policy: FleetPolicy,
+        capacity: LocalCapacity,
+        notice_lead: Duration,
+    ) -> Self {
+        Self {
+            queue,
+            policy,
+            capacity,
+            facts: Arc::default(),
+            notice_lead,
+            started_at: Instant::now(),
+            nodes: BTreeMap::new(),
+        }
+    }
+
+    /// Runs the machines until `stop`, then ends all of them at once.
+    pub async fn run(mut self, disruptions: Vec<Disruption>, stop: CancellationToken) {
+        let mut coming: std::collections::VecDeque<Disruption> = disruptions.into();
+        let capacity = self.capacity.clone();
+        loop {
+            let next_disruption = coming.front().map(|one| self.started_at + one.at);
+            let next_death = self.nodes.values().filter_map(|node| node.dies_at).min();
+            tokio::select! {
+                () = stop.cancelled() => break,
+                order = capacity.next_order() => self.carry_out(order),
+                () = until(next_death) => self.bury_the_dead(),
+                () = until(next_disruption) => {
+                    if let Some(mut disruption) = coming.pop_front()
+                        && !self.disrupt(disruption)
+                    {
+                        disruption.at = self.started_at.elapsed() + RETRY_INTERVAL;
+                        coming.push_front(disruption);
+                    }
+                }
+            }
+        }
+        let left: Vec<InstanceId> = self.nodes.keys().cloned().collect();
+        for instance in left {
+            self.end(&instance);
+        }
+    }
+
+    fn carry_out(&mut self, order: NodeOrder) {
+        match order {
+            NodeOrder::Start(node) => {
+                let name = node.node.to_string();
+                let market = market_word(node.market);
+                match self.start(node) {
+                    Ok(()) => self.tell(format!("{name} ({market}) has booted")),
+                    Err(error) => self.tell(format!("{name} did not start: {error}")),
+                }
+            }
+            NodeOrder::Stop(node) => {
+                if self.end(&node.instance) {
+                    self.tell(format!("{} was drained and is terminated", node.node));
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, node: LocalNode) -> anyhow::Result<()> {
+        let zone = node.zone.as_ref().map_or("us-east-2a", |zone| zone.as_str());
+        let mut identity = InstanceIdentity::spot(node.instance.0.as_str(), zone);
+        if node.market == Market::OnDemand {
+            identity.life_cycle = LifeCycle::OnDemand;
+        }
+        let imds = ImdsEmulator::start(identity)?;
+        let concurrency = self.policy.rollout.concurrency_per_replica as usize;
+        let engine = EngineEmulator::start(engine_config(concurrency))?;
+        let agent = agents::start_agent(
+            &self.policy,
+            &node.node,
+            self.queue.clone(),
+            &imds.base_url(),
+            &engine.base_url(),
+        )?;
+        let started_at = Instant::now();
+        let instance = node.instance.clone();
+        let running = RunningNode { node, imds, engine, agent, started_at, dies_at: None };
+        self.nodes.insert(instance, running);
+        Ok(())
+    }
+
+    /// Disrupts a node that is at work; `false` when there is none.
+    fn disrupt(&mut self, disruption: Disruption) -> bool {
+        let is_candidate = |node: &&mut RunningNode| {
+            let is_interruptible =
+                disruption.kind == DisruptionKind::Kill || node.node.market == Market::Spot;
+            // Its engine answers and has work: an empty node would show nothing.
+            is_interruptible && node.dies_at.is_none() && node.engine.handle().counts().running > 0
+        };
+        let mut candidates: Vec<&mut RunningNode> =
+            self.nodes.values_mut().filter(is_candidate).collect();
+        if candidates.is_empty() {
+            return false;
+        }
+        let pick = usize::try_from(disruption.pick).unwrap_or(0) % candidates.len();
+        let chosen = candidates.swap_remove(pick);
+        let instance = chosen.node.instance.clone();
+        let name = chosen.node.node.to_string();
+        match disruption.kind {
+            DisruptionKind::Notice => {
+                let lead = chosen.notice(self.notice_lead);
+                self.facts().notices += 1;
+                self.tell(format!("notice: {name} will be gone in {:.1} s", lead.as_secs_f64()));
+            }
+            DisruptionKind::Kill => {
+                self.facts().kills += 1;
+                self.tell(format!("kill: {name} is gone without notice"));
+                self.lose(&instance);
+            }
+        }
+        true
+    }
+
+    fn bury_the_dead(&mut self) {
+        let now = Instant::now();
+        let is_dead = |node: &&RunningNode| node.dies_at.is_some_and(|at| at <= now);
+        let dead: Vec<LocalNode> =
+            self.nodes.values().filter(is_dead).map(|node| node.node.clone()).collect();
+        for node in dead {
+            self.tell(format!("{} is gone, as announced", node.node));
+            self.lose(&node.instance);
+        }
+    }
+
+    /// The machine dies by itself: the capacity provider has to notice.
+    fn lose(&mut self, instance: &InstanceId) {
+        self.end(instance);
+        self.capacity.lose(instance);
+    }
+
+    /// Ends everything on a machine at once; `false` when there is no such machine.
+    fn end(&mut self, instance: &InstanceId) -> bool {
+        let Some(node) = self.nodes.remove(instance) else { return false };
+        node.engine.kill();
+        node.agent.abort();
+        let seconds = node.started_at.elapsed().as_secs_f64();
+        let pool = self.policy.pools.iter().find(|pool| pool.name == node.node.pool);
+        let price = pool.and_then(|pool| pool.dollars_per_node_hour).unwrap_or(0.0);
+        let market = market_word(node.node.market);
+        let mut facts = self.facts();
+        *facts.node_seconds.entry(market).or_default() += seconds;
+        *facts.dollars.entry(market).or_default() += seconds * price / 3600.0;
+        facts.tokens_made += node.engine.tokens_generated();
+        true
+    }
+
+    fn tell(&self, text: String) {
+        let at = self.started_at.elapsed();
+        self.facts().events.push(Event { at, text });
+    }
+
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RunningNode {
+    /// Announces the loss at the next whole second that leaves at least `lead`, as IMDS tells whole
+    /// seconds; gives the time that is left.
+    fn notice(&mut self, lead: Duration) -> Duration {
+        let now = wall_clock_now();
+        let second = now.plus(lead).0.div_ceil(1000);
+        let left = Duration::from_millis((second * 1000).saturating_sub(now.0));
+        let time = jiff::Timestamp::from_second(i64::try_from(second).unwrap_or(i64::MAX));
+        self.imds
+            .handle()
+            .announce_spot(SpotAction::Terminate, time.unwrap_or(jiff::Timestamp::MAX));
+        self.dies_at = Some(Instant::now() + left);
+        left
+    }
+}
+
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}

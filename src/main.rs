@@ -1,0 +1,18 @@
+//! The `ebbtide` command: one binary for the agent, the controller, the demo and the tools.
+
+mod agent_command;
+mod agent_terms;
+mod cli;
+mod controller_command;
+mod demo;
+mod engine_emulator;
+mod policy_command;
+mod setup;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    cli::Cli::parse().run()
+}

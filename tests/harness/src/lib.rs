@@ -1,0 +1,54 @@
+//! Real services for tests: each on free ports of 127.0.0.1, with its own folder and log, ended by
+//! its own process id.
+//!
+//! | want | take |
+//! |---|---|
+//! | a real Redis | [`Redis::start`] |
+//! | EC2, Auto Scaling, SQS | [`Moto::start`] |
+//! | instance metadata as AWS mocks it | [`Aemm::start`] |
+//! | a real Kubernetes control plane with `kwok` nodes | [`ControlPlane::shared`] or `start` |
+//! | `kubectl`, `helm` | [`ControlPlane::kubectl`], [`ControlPlane::helm`] |
+//! | a program under test, as a process | [`Program::options`] |
+//! | to wait for an event, with a bound | [`until`] |
+//!
+//! Every start returns a `Result`; wrap it in [`require!`], which decides what a missing part
+//! means (a listed skip, or a failure with `CI=true`). What must not happen here: a sleep without
+//! an event, a process ended by name, a service that listens outside 127.0.0.1.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the harness is an adapter: it reads the clock and the environment for the tests"
+)]
+
+mod aemm;
+mod cluster;
+mod error;
+mod folder;
+mod http;
+mod locate;
+mod moto;
+mod parts;
+mod place;
+mod poll;
+mod port;
+mod process;
+mod program;
+mod redis;
+mod report;
+mod tools;
+
+pub mod closing;
+pub mod install;
+pub mod playground;
+
+pub use aemm::Aemm;
+pub use cluster::{ControlPlane, NARROW_USERS, NodeSpec, SharedControlPlane};
+pub use error::{Error, Missing};
+pub use folder::sweep_ended_runs;
+pub use locate::Located;
+pub use moto::Moto;
+pub use parts::{PARTS, Part};
+pub use poll::until;
+pub use program::{Program, ProgramOptions};
+pub use redis::{Redis, RedisOptions};
+pub use report::{Skipped, is_ci, is_long, take_or_skip};
+pub use tools::{Helm, Kubectl};

@@ -1,0 +1,81 @@
+//! What the tests themselves ask of moto: groups and instances, over the plain query API.
+
+use ebbtide_harness::Moto;
+
+/// An Auto Scaling group in moto.
+pub struct Group<'a> {
+    moto: &'a Moto,
+    name: String,
+}
+
+impl<'a> Group<'a> {
+    /// Creates one of `desired` instances, at most `most`.
+    pub async fn create(moto: &'a Moto, name: &str, desired: u32, most: u32) -> Self {
+        let configuration = format!(
+            "Action=CreateLaunchConfiguration&LaunchConfigurationName={name}\
+             &ImageId=ami-12c6146b&InstanceType=p5en.48xlarge"
+        );
+        ask(moto, "autoscaling", &configuration).await;
+        let group = format!(
+            "Action=CreateAutoScalingGroup&AutoScalingGroupName={name}\
+             &LaunchConfigurationName={name}&MinSize=0&MaxSize={most}&DesiredCapacity={desired}\
+             &AvailabilityZones.member.1=us-east-1a"
+        );
+        ask(moto, "autoscaling", &group).await;
+        Self { moto, name: name.to_owned() }
+    }
+
+    async fn describe(&self) -> String {
+        let action = format!(
+            "Action=DescribeAutoScalingGroups&AutoScalingGroupNames.member.1={}",
+            self.name
+        );
+        ask(self.moto, "autoscaling", &action).await
+    }
+
+    /// Its desired capacity.
+    pub async fn desired(&self) -> u32 {
+        let text = self.describe().await;
+        elements(&text, "DesiredCapacity")[0].parse().unwrap()
+    }
+
+    /// Ids of its instances.
+    pub async fn instances(&self) -> Vec<String> {
+        elements(&self.describe().await, "InstanceId")
+    }
+}
+
+async fn ask(moto: &Moto, service: &str, action: &str) -> String {
+    let (version, credential) = match service {
+        "autoscaling" => ("2011-01-01", "autoscaling"),
+        _ => ("2016-11-15", "ec2"),
+    };
+    let answer = reqwest::Client::new()
+        .post(moto.url())
+        .header("Content-Type", "application/x-www-form-urlencoded")
+        .header(
+            "Authorization",
+            format!(
+                "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/{credential}/aws4_request, \
+                 SignedHeaders=host, Signature=0"
+            ),
+        )
+        .body(format!("{action}&Version={version}"))
+        .send()
+        .await
+        .unwrap();
+    let status = answer.status();
+    let text = answer.text().await.unwrap();
+    assert!(status.is_success(), "{action}: {text}");
+    text
+}
+
+/// Contents of all elements with a name, in order.
+fn elements(text: &str, name: &str) -> Vec<String> {
+    let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+    text.split(&open)
+        .skip(1)
+        .filter_map(|rest| rest.split(&close).next())
+        .map(str::to_owned)
+        .collect()
+}

@@ -1,0 +1,128 @@
+//! The real program, started as its containers would be: with the command and the variables that
+//! the chart gives them, and with the token of their service account. So the command line is the
+//! program's own, and the rights are enough.
+
+use std::time::Duration;
+
+use ebbtide_harness::{Aemm, ControlPlane, Program, Redis, require, until};
+use serde_json::{Value, json};
+
+use super::release::{AGENT, CONTROLLER, LEASE, Release, shipped_policy};
+
+const EVENT_LIMIT: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn agent_of_the_chart_marks_its_node_with_the_rights_of_its_account() {
+    let redis = require!(Redis::start().await);
+    let metadata = require!(Aemm::start(&["spot", "--action", "terminate", "--imdsv2"]).await);
+    let cluster = require!(ControlPlane::shared().await);
+    let mut release = require!(Release::new(cluster, "chart-agent").await);
+    let node = release.add_nodes(1).await.remove(0);
+    let endpoint =
+        json!({ "name": "AWS_EC2_METADATA_SERVICE_ENDPOINT", "value": metadata.base_url() });
+    install(
+        &release,
+        &redis,
+        json!({ AGENT: { "engines": ["http://127.0.0.1:1"], "env": [endpoint] } }),
+    )
+    .await;
+
+    let template = release.get("daemonset", AGENT).await;
+    let mut agent = start(&release, AGENT, &template, &[("NODE_NAME", &node)]).await;
+
+    until("the marks on the node", EVENT_LIMIT, || async {
+        let node = release.admin().get(&["node", &node]).await.ok()?;
+        let taints = node["spec"]["taints"].as_array()?.iter();
+        let is_tainted = taints.clone().any(|taint| taint["key"] == "ebbtide.dev/interruption");
+        (is_tainted && node["spec"]["unschedulable"] == true).then_some(())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", agent.log()));
+    let selector = format!("--field-selector=involvedObject.name={node},source=ebbtide-agent");
+    until("an event of the agent", EVENT_LIMIT, || async {
+        let events =
+            release.admin().get(&["events", "--namespace=default", &selector]).await.ok()?;
+        (!events["items"].as_array()?.is_empty()).then_some(())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", agent.log()));
+    end(&mut agent).await;
+    release.close().await;
+}
+
+#[tokio::test]
+async fn controller_of_the_chart_leads_with_the_rights_of_its_account() {
+    let redis = require!(Redis::start().await);
+    let cluster = require!(ControlPlane::shared().await);
+    let release = require!(Release::new(cluster, "chart-leader").await);
+    // Nobody answers there: who leads does not depend on AWS.
+    let nowhere = format!("http://127.0.0.1:{}", Program::free_port().unwrap());
+    let variables: Vec<Value> = [
+        ("AWS_ENDPOINT_URL", nowhere.as_str()),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+    ]
+    .map(|(name, value)| json!({ "name": name, "value": value }))
+    .into();
+    let values = json!({ "aws": { "region": "us-east-1" }, CONTROLLER: { "env": variables } });
+    install(&release, &redis, values).await;
+
+    let template = release.get("deployment", CONTROLLER).await;
+    let pod = [("POD_NAME", "controller-0"), ("POD_NAMESPACE", release.name())];
+    let mut controller = start(&release, CONTROLLER, &template, &pod).await;
+
+    let lease = [&["lease", LEASE], &release.in_space()[..]].concat();
+    until("the controller to lead", EVENT_LIMIT, || async {
+        let lease = release.admin().get(&lease).await.ok()?;
+        (lease["spec"]["holderIdentity"] == "controller-0").then_some(())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    end(&mut controller).await;
+    // Renewing and giving back are updates, the first claim was a creation.
+    let lease = release.admin().get(&lease).await.unwrap();
+    assert_eq!(lease["spec"]["holderIdentity"], Value::Null);
+    release.close().await;
+}
+
+async fn install(release: &Release, redis: &Redis, values: Value) {
+    let values = release.file("containers.json", &values.to_string());
+    let redis = format!("redis.url={}", redis.url());
+    release.install(&["--values", &values, "--set", &redis]).await;
+}
+
+/// Starts what the first container of a pod template says. `fields` are the values that a kubelet
+/// would take from the pod.
+async fn start(
+    release: &Release,
+    part: &'static str,
+    template: &Value,
+    fields: &[(&str, &str)],
+) -> Program {
+    let policy = shipped_policy().display().to_string();
+    let here = [
+        ("EBBTIDE_POLICY", policy.as_str()),
+        ("EBBTIDE_LISTEN", "127.0.0.1:0"),
+        ("NODE_IP", "127.0.0.1"),
+    ];
+    let container = &template["spec"]["template"]["spec"]["containers"][0];
+    let command = container["command"].as_array().unwrap().iter().map(|it| it.as_str().unwrap());
+    assert_eq!(command.clone().next(), Some("ebbtide"));
+    let mut options =
+        Program::options(part, env!("CARGO_BIN_EXE_ebbtide")).arguments(command.skip(1));
+    for variable in container["env"].as_array().unwrap() {
+        let name = variable["name"].as_str().unwrap();
+        let given = here.iter().chain(fields).find(|(known, _)| *known == name);
+        let value = given.map(|(_, value)| *value).or_else(|| variable["value"].as_str());
+        options = options.variable(name, value.unwrap_or_else(|| panic!("{name} has no value")));
+    }
+    let account = release.account(part).await.display().to_string();
+    options.variable("KUBECONFIG", &account).start().unwrap()
+}
+
+/// Ends it as a kubelet does. Nothing was forbidden to it.
+async fn end(program: &mut Program) {
+    let status = program.terminate(Duration::from_secs(12)).await.unwrap();
+    assert!(status.success(), "{status}: {}", program.log());
+    assert!(!program.log().to_lowercase().contains("forbidden"), "{}", program.log());
+}

@@ -1,0 +1,60 @@
+//! What the accounts of a release may do: what the code does, and nothing else.
+
+use ebbtide_harness::{ControlPlane, Error, require};
+
+use super::release::{AGENT, CONTROLLER, LEASE, Release};
+
+#[tokio::test]
+async fn accounts_may_do_what_the_code_does_and_nothing_else() {
+    let cluster = require!(ControlPlane::shared().await);
+    let release = require!(Release::new(cluster, "chart-rights").await);
+    release.install(&[]).await;
+    let own = release.name();
+    for (part, space, question, expected) in [
+        (AGENT, own, "get nodes", true),
+        (AGENT, own, "patch nodes", true),
+        (AGENT, own, "update nodes", false),
+        (AGENT, own, "list nodes", false),
+        (AGENT, own, "delete nodes", false),
+        (AGENT, own, "patch nodes --subresource=status", false),
+        (AGENT, "default", "create events", true),
+        (AGENT, "default", "patch events", false),
+        (AGENT, own, "create events", false),
+        (AGENT, own, "list pods", false),
+        (AGENT, own, "delete pods", false),
+        (AGENT, own, "create pods --subresource=eviction", false),
+        (AGENT, own, "get secrets", false),
+        (AGENT, own, "get leases.coordination.k8s.io", false),
+        (CONTROLLER, own, "get LEASE", true),
+        (CONTROLLER, own, "update LEASE", true),
+        (CONTROLLER, own, "update LEASE-of-another", false),
+        (CONTROLLER, "default", "update LEASE", false),
+        (CONTROLLER, own, "delete LEASE", false),
+        (CONTROLLER, own, "create leases.coordination.k8s.io", true),
+        (CONTROLLER, "default", "create leases.coordination.k8s.io", false),
+        (CONTROLLER, own, "get nodes", false),
+        (CONTROLLER, own, "patch nodes", false),
+        (CONTROLLER, own, "delete pods", false),
+        (CONTROLLER, own, "get secrets", false),
+        (CONTROLLER, own, "get configmaps", false),
+    ] {
+        let answer = is_allowed(&release, part, space, question).await;
+        assert_eq!(answer, expected, "{part} in {space}: {question}");
+    }
+    release.close().await;
+}
+
+/// What the API server answers to `kubectl auth can-i QUESTION` for the account of a part. `LEASE`
+/// stands for the leader lease.
+async fn is_allowed(release: &Release, part: &str, space: &str, question: &str) -> bool {
+    let account = format!("--as=system:serviceaccount:{}:{}", release.name(), release.object(part));
+    let question = question.replace("LEASE", &format!("leases.coordination.k8s.io/{LEASE}"));
+    let question: Vec<&str> = question.split(' ').collect();
+    let ask = ["auth", "can-i", "--namespace", space, &account];
+    match release.admin().run(&[&ask[..], &question].concat()).await {
+        Ok(answer) => answer.trim() == "yes",
+        // A plain no is told by the exit status alone.
+        Err(Error::Command { stderr, .. }) if !stderr.contains("error") => false,
+        Err(error) => panic!("{error}"),
+    }
+}

@@ -1,0 +1,16 @@
+//! Tests across crates, on real parts. One binary, so that it links once.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    missing_docs,
+    reason = "tests read clocks and the environment, and stop at the first surprise"
+)]
+
+mod agent;
+mod aws;
+mod chart;
+mod controller;
+mod demo;
+mod policy;
+mod programs;
+mod tidy;

@@ -1,0 +1,123 @@
+//! The `ebbtide` binary as real processes, and the queue beside them, as a test's trainer sees it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebbtide_core::ids::{GroupId, PolicyVersion};
+use ebbtide_core::work::{PromptGroup, Sampling};
+use ebbtide_harness::{Error, Program, Redis, until};
+use ebbtide_queue::client::WorkQueue;
+use ebbtide_queue::command::{ShardStatus, UnitSnapshot};
+use ebbtide_queue::control::{ControlView, VersionRecord};
+use ebbtide_queue::redis::{Durability, RedisOptions, RedisPort};
+
+/// The binary under test.
+pub const EBBTIDE: &str = env!("CARGO_BIN_EXE_ebbtide");
+
+/// Longest wait for anything in these stories.
+pub const EVENT_LIMIT: Duration = Duration::from_secs(60);
+
+/// A file that is deleted with the test.
+pub fn policy_file(folder: &Path, text: &str) -> String {
+    let path = folder.join("policy.yaml");
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+/// The queue of `run` as another client sees it.
+pub async fn queue(redis: &Redis, run: &str, shard_count: u16) -> WorkQueue {
+    let options = RedisOptions {
+        url: redis.url(),
+        run: run.parse().unwrap(),
+        shard_count: Some(shard_count),
+        durability: Durability::Fast,
+    };
+    let port = RedisPort::connect(options).await.expect("redis is there");
+    WorkQueue::new(Arc::new(port))
+}
+
+/// A group whose samples differ by seed.
+pub fn group(number: i32, size: u16, max_tokens: u32) -> PromptGroup {
+    let id: GroupId = format!("g{number}").parse().unwrap();
+    let mut group = PromptGroup::new(id, size, (0..16).map(|i| 100 + number * 31 + i).collect());
+    group.sampling = Sampling { max_tokens, seed: Some(7), ..Sampling::default() };
+    group.max_lag = 4;
+    group
+}
+
+/// Publishes a policy version.
+pub async fn publish_version(queue: &WorkQueue, version: u64) {
+    let record = VersionRecord { version: PolicyVersion(version), ..VersionRecord::default() };
+    queue.set_version(record).await.expect("published");
+}
+
+/// Counters of all shards.
+pub async fn status(queue: &WorkQueue) -> ShardStatus {
+    ShardStatus::sum(queue.status().await.complete().expect("status"))
+}
+
+/// Waits until the raw units look as wanted.
+pub async fn units_become(
+    queue: &WorkQueue,
+    what: &str,
+    is_wanted: impl Fn(&[UnitSnapshot]) -> bool,
+) -> Result<Vec<UnitSnapshot>, Error> {
+    until(what, EVENT_LIMIT, || async { queue.scan().await.ok().filter(|units| is_wanted(units)) })
+        .await
+}
+
+/// Waits until the control keys look as wanted.
+pub async fn view_becomes(
+    queue: &WorkQueue,
+    what: &str,
+    is_wanted: impl Fn(&ControlView) -> bool,
+) -> Result<ControlView, Error> {
+    until(what, EVENT_LIMIT, || async { queue.view().await.ok().filter(|view| is_wanted(view)) })
+        .await
+}
+
+/// `ebbtide agent` for a node.
+pub struct AgentProgram<'a> {
+    pub run: &'a str,
+    pub node: &'a str,
+    pub redis: &'a str,
+    pub imds: &'a str,
+    pub engine: &'a str,
+    pub policy: &'a str,
+    pub kubeconfig: Option<&'a Path>,
+}
+
+impl AgentProgram<'_> {
+    /// Starts it; gives the process and the address of its health endpoints.
+    pub fn start(&self) -> (Program, String) {
+        let port = Program::free_port().expect("a free port");
+        let listen = format!("127.0.0.1:{port}");
+        let mut arguments = vec![
+            "agent",
+            "--run",
+            self.run,
+            "--policy",
+            self.policy,
+            "--redis",
+            self.redis,
+            "--imds",
+            self.imds,
+            "--engine",
+            self.engine,
+            "--listen",
+            &listen,
+        ];
+        if self.kubeconfig.is_none() {
+            arguments.push("--no-kubernetes");
+        }
+        let mut options = Program::options("ebbtide-agent", EBBTIDE)
+            .arguments(arguments)
+            .variable("NODE_NAME", self.node)
+            .variable("NO_COLOR", "1");
+        if let Some(kubeconfig) = self.kubeconfig {
+            options = options.variable("KUBECONFIG", &kubeconfig.display().to_string());
+        }
+        (options.start().expect("the agent starts"), format!("http://{listen}"))
+    }
+}
