@@ -16,6 +16,7 @@ use prometheus::Registry;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use crate::config::AgentConfig;
 use crate::connect::{Connector, LatePort, QueueAccess, connect_with_retries};
@@ -151,6 +152,11 @@ impl Agent {
     /// # Errors
     /// It could not begin.
     pub async fn run(self, shutdown: CancellationToken) -> Result<AgentReport, AgentError> {
+        let span = tracing::info_span!("agent", node = %self.shared.config.node());
+        self.run_loops(shutdown).instrument(span).await
+    }
+
+    async fn run_loops(self, shutdown: CancellationToken) -> Result<AgentReport, AgentError> {
         let Self { shared, imds, marks, connecting } = self;
         tracing::info!(
             run = %shared.config.run,
@@ -159,6 +165,7 @@ impl Agent {
             engines = shared.engines.len(),
             "agent begins"
         );
+        let _closing = CloseOnDrop(shared.clone());
         let serving = serve(&shared).await?;
         let (sightings, sighted) = mpsc::channel(SIGHTINGS_WAITING);
         let (views, viewed) = watch::channel(None);
@@ -179,6 +186,15 @@ impl Agent {
             "agent ends"
         );
         Ok(report)
+    }
+}
+
+/// Closes the books at the moment at which the agent ends, however it ends.
+struct CloseOnDrop(Arc<Shared>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.desk.ledger().close();
     }
 }
 

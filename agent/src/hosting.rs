@@ -20,6 +20,7 @@ use ebbtide_queue::command::Grant;
 use futures::poll;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::Instrument;
 
 pub(crate) use engines::{Condition, EngineSlot};
 
@@ -159,9 +160,10 @@ fn admit(
                 ledger.refuse(grant, &terms, shared.leaving_cause());
                 continue;
             }
-            shared.metrics.tokens_continued(&grant);
+            shared.metrics.tokens.note_continued(&grant);
             if let Admission::Stream(job) = ledger.admit(grant, &terms) {
-                streams.spawn(streaming::run_stream(shared.clone(), slot.clone(), *job));
+                let stream = streaming::run_stream(shared.clone(), slot.clone(), *job);
+                streams.spawn(stream.in_current_span());
             }
         }
     });

@@ -23,9 +23,8 @@ use crate::backoff::Backoff;
 use crate::pulse::Loop;
 use crate::shared::Shared;
 
-/// Bounds of the pause after a failed read. Short, because a notice may come any moment.
-const FAILURE_PAUSE_MIN: Duration = Duration::from_millis(200);
-const FAILURE_PAUSE_MAX: Duration = Duration::from_secs(4);
+/// Most that the pace of a source is stretched while it fails: a notice may come any moment.
+const FAILURE_STRETCH: u32 = 4;
 
 /// What is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -128,13 +127,14 @@ async fn watch_source(
 ) {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut backoff = Backoff::new(FAILURE_PAUSE_MIN.min(every), FAILURE_PAUSE_MAX.max(every));
+    let mut backoff = Backoff::new(every / 4, every * FAILURE_STRETCH);
+    let mut is_unreadable = false;
     loop {
         ticks.tick().await;
         if source == Source::Spot {
             shared.pulses.beat(Loop::SpotPoll, Instant::now());
         }
-        match look(imds, source).await {
+        let trouble = match look(imds, source).await {
             Ok(announcement) => {
                 let answer = announcement.map_or(Answer::Nothing, |_| Answer::Something);
                 shared.metrics.imds_read(source, answer);
@@ -142,17 +142,25 @@ async fn watch_source(
                     tracing::info!(source = source.as_str(), "instance metadata is back");
                     backoff.reset();
                 }
+                is_unreadable = false;
                 let (wall, at) = ((shared.wall_clock)(), Instant::now());
                 // Nobody listens any more only when the agent ends.
                 let _ = sightings.send(Sighting { source, announcement, wall, at }).await;
+                continue;
             }
-            Err(trouble) => {
-                shared.metrics.imds_read(source, trouble.answer());
-                if backoff.failures() == 0 {
-                    tracing::warn!(source = source.as_str(), %trouble, "instance metadata not read");
-                }
-                sleep(backoff.next_pause()).await;
-            }
+            Err(trouble) => trouble,
+        };
+        shared.metrics.imds_read(source, trouble.answer());
+        // A body that makes no sense came from a service that works: it is asked at the same pace.
+        let was_told = match trouble {
+            Trouble::Notice(_) => std::mem::replace(&mut is_unreadable, true),
+            Trouble::Read(_) => backoff.failures() > 0,
+        };
+        if !was_told {
+            tracing::warn!(source = source.as_str(), %trouble, "instance metadata not read");
+        }
+        if matches!(trouble, Trouble::Read(_)) {
+            sleep(backoff.next_pause()).await;
         }
     }
 }
@@ -169,7 +177,7 @@ enum Trouble {
 impl Trouble {
     fn answer(&self) -> Answer {
         match self {
-            Self::Read(ImdsError::HopLimit { .. }) => Answer::HopLimit,
+            Self::Read(ImdsError::HopLimit) => Answer::HopLimit,
             Self::Read(_) => Answer::Failed,
             Self::Notice(_) => Answer::Unreadable,
         }

@@ -149,9 +149,8 @@ impl Flow {
             }
             Event::KeyWritten(call, answer) => self.key.take_answer(call, answer, now),
             Event::NodeMarked(reason, answer) => {
-                if let Err(error) = &answer {
+                if answer.is_err() {
                     self.shared.metrics.node_mark_failures.inc();
-                    tracing::warn!(%error, "node not marked, trying again");
                 }
                 self.node.take_answer(reason, &answer, now);
             }

@@ -38,6 +38,8 @@ pub(crate) struct Ledger {
     streams: BTreeMap<RequestId, OpenStream>,
     lengths: ResponseLengths,
     counts: AgentCounts,
+    /// The agent has ended: what still arrives is nobody's.
+    is_closed: bool,
 }
 
 /// A stream that the engine has not ended yet. It may outlive its unit.
@@ -89,6 +91,9 @@ impl Ledger {
         plenty: usize,
         clocks: (Instant, UnixMillis),
     ) -> Received {
+        if self.is_closed {
+            return Received::Unwanted;
+        }
         let (now, wall_now) = clocks;
         self.counts.tokens_received += ids.len() as u64;
         let Some(unit) = self.unit_of(request) else {
@@ -100,8 +105,16 @@ impl Ledger {
         if unit.tail.fresh_tokens() >= plenty { Received::Plenty } else { Received::Kept }
     }
 
+    /// The agent has ended: nothing changes any more.
+    pub(crate) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
     /// A stream has ended. A unit that was leaving goes back, unless it is finished after all.
     pub(crate) fn end_stream(&mut self, request: &RequestId, result: StreamResult) {
+        if self.is_closed {
+            return;
+        }
         if let Some(unit) = self.unit_of(request) {
             unit.tail.correct(&result.spans, unit.base);
             unit.phase = match (&unit.phase, result.then) {
@@ -295,3 +308,6 @@ impl Ledger {
         self.units.get_mut(id).filter(is_worked_on)
     }
 }
+
+#[cfg(test)]
+mod tests;

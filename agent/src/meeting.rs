@@ -108,6 +108,7 @@ async fn reap_for_the_controller(shared: &Shared, view: &ControlView) {
 #[derive(Debug, Default)]
 struct Reporter {
     last: Option<(Instant, u64)>,
+    tokens_dropped: u64,
 }
 
 impl Reporter {
@@ -129,7 +130,10 @@ impl Reporter {
     }
 
     fn speed(&mut self, shared: &Shared, at: Instant) -> f64 {
-        let received = shared.desk.ledger().counts().tokens_received;
+        let counts = shared.desk.ledger().counts();
+        shared.metrics.tokens.dropped.inc_by(counts.tokens_dropped - self.tokens_dropped);
+        self.tokens_dropped = counts.tokens_dropped;
+        let received = counts.tokens_received;
         let speed = self.last.map(|(since, before)| {
             (received - before) as f64 / (at - since).as_secs_f64().max(f64::EPSILON)
         });
@@ -145,10 +149,10 @@ fn observe(shared: &Shared, tokens_per_second: f64) {
     let ready = shared.engines.iter().filter(|slot| slot.admits(Instant::now()).is_some()).count();
     let metrics = &shared.metrics;
     metrics.in_flight.set(i64::try_from(held).unwrap_or(i64::MAX));
-    metrics.tokens_waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    metrics.tokens.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     metrics.engines_ready.set(i64::try_from(ready).unwrap_or(i64::MAX));
     metrics.gate_open.set(i64::from(shared.gate.is_open()));
-    metrics.tokens_per_second.set(tokens_per_second);
+    metrics.tokens.per_second.set(tokens_per_second);
 }
 
 fn node_record(

@@ -34,14 +34,11 @@ pub(crate) struct Metrics {
     pub(crate) leases_lost: IntCounter,
     pub(crate) units_completed: IntCounter,
     pub(crate) units_faulted: IntCounter,
-    tokens_preserved: IntCounter,
-    pub(crate) tokens_received: IntCounter,
-    pub(crate) tokens_waiting: IntGauge,
+    pub(crate) tokens: TokenMetrics,
     pub(crate) in_flight: IntGauge,
-    pub(crate) tokens_per_second: Gauge,
     pub(crate) engines_ready: IntGauge,
     pub(crate) gate_open: IntGauge,
-    imds_requests: IntCounterVec,
+    imds_reads: IntCounterVec,
     pub(crate) node_mark_failures: IntCounter,
 }
 
@@ -50,17 +47,13 @@ impl Metrics {
         let handed_back_family = counters(
             "ebbtide_units_handed_back_total",
             "Units handed back to the queue with their tokens, by cause.",
-            "cause",
+            &["cause"],
         );
         let handed_back = CAUSES
             .into_iter()
             .map(|cause| (cause, handed_back_family.with_label_values(&[cause.as_str()])));
-        let metrics = Self {
-            notices: counters(
-                "ebbtide_interruption_notices_total",
-                "Interruption notices and rebalance recommendations seen, by kind.",
-                "kind",
-            ),
+        Self {
+            notices: notices(),
             notice_lead: histogram(
                 "ebbtide_notice_lead_seconds",
                 "Time between the first sight of a notice and its deadline.",
@@ -86,42 +79,16 @@ impl Metrics {
                 "ebbtide_units_faulted_total",
                 "Units given back because of a model or engine fault.",
             ),
-            tokens_preserved: counter(
-                "ebbtide_tokens_preserved_total",
-                "Tokens of earlier holders from which this agent went on.",
-            ),
-            tokens_received: counter("ebbtide_tokens_received_total", "Tokens from engines."),
-            tokens_waiting: gauge(
-                "ebbtide_tokens_waiting",
-                "Tokens received that the queue does not have yet: what a kill would cost.",
-            ),
+            tokens: TokenMetrics::new(),
             in_flight: gauge("ebbtide_in_flight", "Units held."),
-            tokens_per_second: Gauge::new(
-                "ebbtide_tokens_per_second",
-                "Tokens received per second over the last report interval.",
-            )
-            .expect(VALID),
             engines_ready: gauge("ebbtide_engines_ready", "Engines that may be given work."),
             gate_open: gauge("ebbtide_lease_gate_open", "1 while work may be leased."),
-            imds_requests: IntCounterVec::new(
-                Opts::new("ebbtide_imds_reads_total", "Reads of instance metadata, by outcome."),
-                &["source", "outcome"],
-            )
-            .expect(VALID),
+            imds_reads: imds_reads(),
             node_mark_failures: counter(
                 "ebbtide_node_mark_failures_total",
                 "Failed tries to mark the Kubernetes node.",
             ),
-        };
-        for kind in NoticeKind::ALL {
-            metrics.notices.with_label_values(&[kind.as_str()]);
         }
-        for source in Source::ALL {
-            for answer in Answer::ALL {
-                metrics.imds_requests.with_label_values(&[source.as_str(), answer.as_str()]);
-            }
-        }
-        metrics
     }
 
     /// Adds every family to a registry.
@@ -129,7 +96,7 @@ impl Metrics {
     /// # Errors
     /// A family of the same name is there already.
     pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        let families: [Box<dyn Collector>; 17] = [
+        let families: [Box<dyn Collector>; 18] = [
             Box::new(self.notices.clone()),
             Box::new(self.notice_lead.clone()),
             Box::new(self.drain_duration.clone()),
@@ -138,14 +105,15 @@ impl Metrics {
             Box::new(self.leases_lost.clone()),
             Box::new(self.units_completed.clone()),
             Box::new(self.units_faulted.clone()),
-            Box::new(self.tokens_preserved.clone()),
-            Box::new(self.tokens_received.clone()),
-            Box::new(self.tokens_waiting.clone()),
+            Box::new(self.tokens.preserved.clone()),
+            Box::new(self.tokens.received.clone()),
+            Box::new(self.tokens.dropped.clone()),
+            Box::new(self.tokens.waiting.clone()),
+            Box::new(self.tokens.per_second.clone()),
             Box::new(self.in_flight.clone()),
-            Box::new(self.tokens_per_second.clone()),
             Box::new(self.engines_ready.clone()),
             Box::new(self.gate_open.clone()),
-            Box::new(self.imds_requests.clone()),
+            Box::new(self.imds_reads.clone()),
             Box::new(self.node_mark_failures.clone()),
         ];
         families.into_iter().try_for_each(|family| registry.register(family))
@@ -160,14 +128,75 @@ impl Metrics {
     }
 
     pub(crate) fn imds_read(&self, source: Source, answer: Answer) {
-        self.imds_requests.with_label_values(&[source.as_str(), answer.as_str()]).inc();
+        self.imds_reads.with_label_values(&[source.as_str(), answer.as_str()]).inc();
+    }
+}
+
+/// What becomes of tokens on this node.
+#[derive(Debug)]
+pub(crate) struct TokenMetrics {
+    preserved: IntCounter,
+    pub(crate) received: IntCounter,
+    pub(crate) dropped: IntCounter,
+    pub(crate) waiting: IntGauge,
+    pub(crate) per_second: Gauge,
+}
+
+impl TokenMetrics {
+    fn new() -> Self {
+        Self {
+            preserved: counter(
+                "ebbtide_tokens_preserved_total",
+                "Tokens of earlier holders from which this agent went on.",
+            ),
+            received: counter("ebbtide_tokens_received_total", "Tokens from engines."),
+            dropped: counter(
+                "ebbtide_tokens_dropped_total",
+                "Tokens received for units that were no longer held here.",
+            ),
+            waiting: gauge(
+                "ebbtide_tokens_waiting",
+                "Tokens received that the queue does not have yet: what a kill would cost.",
+            ),
+            per_second: Gauge::new(
+                "ebbtide_tokens_per_second",
+                "Tokens received per second over the last report interval.",
+            )
+            .expect(VALID),
+        }
     }
 
     /// Counts the tokens from which an admitted unit goes on.
-    pub(crate) fn tokens_continued(&self, grant: &Grant) {
+    pub(crate) fn note_continued(&self, grant: &Grant) {
         let tokens = grant.partial.last().map_or(0, Chunk::end);
-        self.tokens_preserved.inc_by(u64::from(tokens));
+        self.preserved.inc_by(u64::from(tokens));
     }
+}
+
+fn notices() -> IntCounterVec {
+    let family = counters(
+        "ebbtide_interruption_notices_total",
+        "Interruption notices and rebalance recommendations seen, by kind.",
+        &["kind"],
+    );
+    for kind in NoticeKind::ALL {
+        family.with_label_values(&[kind.as_str()]);
+    }
+    family
+}
+
+fn imds_reads() -> IntCounterVec {
+    let family = counters(
+        "ebbtide_imds_reads_total",
+        "Reads of instance metadata, by outcome.",
+        &["source", "outcome"],
+    );
+    for source in Source::ALL {
+        for answer in Answer::ALL {
+            family.with_label_values(&[source.as_str(), answer.as_str()]);
+        }
+    }
+    family
 }
 
 const VALID: &str = "names and labels are constants that Prometheus accepts";
@@ -176,8 +205,8 @@ fn counter(name: &str, help: &str) -> IntCounter {
     IntCounter::new(name, help).expect(VALID)
 }
 
-fn counters(name: &str, help: &str, label: &str) -> IntCounterVec {
-    IntCounterVec::new(Opts::new(name, help), &[label]).expect(VALID)
+fn counters(name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+    IntCounterVec::new(Opts::new(name, help), labels).expect(VALID)
 }
 
 fn gauge(name: &str, help: &str) -> IntGauge {
@@ -198,7 +227,7 @@ mod tests {
         let registry = Registry::new();
         metrics.register(&registry).expect("names differ");
         let families = registry.gather();
-        assert_eq!(families.len(), 17);
+        assert_eq!(families.len(), 18);
         let series: usize = families.iter().map(|family| family.get_metric().len()).sum();
         for kind in NoticeKind::ALL {
             metrics.notice(kind).inc();

@@ -49,7 +49,9 @@ pub(crate) struct Actuator<'a> {
     pub capacity: &'a dyn Capacity,
     pub policy: &'a FleetPolicy,
     pub leadership: &'a watch::Receiver<Option<Leadership>>,
-    /// Names this tick, once for each controller process.
+    /// Names this process among those of one generation.
+    pub process: u32,
+    /// Names this tick of the process.
     pub tick: u64,
 }
 
@@ -100,7 +102,7 @@ impl Actuator<'_> {
         let generation = self.claim("drain", replica.as_str(), QUEUE_WRITE_LIMIT).await?;
         let request = DrainRequest {
             replica: replica.clone(),
-            request_id: format!("scale-in-{generation}-{}", self.tick),
+            request_id: format!("scale-in-{generation}-{:08x}-{}", self.process, self.tick),
             generation,
             reason: DrainReason::ScaleIn,
             remaining: self.policy.drain.request_deadline,
@@ -152,7 +154,7 @@ impl Actuator<'_> {
         let held = *self.leadership.borrow();
         let held = held.filter(|held| held.holds_for(needed, Instant::now()));
         let generation = held.ok_or(ActuateError::LeaseTooShort { needed })?.generation;
-        let action = format!("{generation}.{}.{verb}.{what}", self.tick);
+        let action = format!("{generation}.{:08x}.{}.{verb}.{what}", self.process, self.tick);
         let is_granted = self.queue.claim(generation, &action).await?;
         let still_holds =
             self.leadership.borrow().is_some_and(|held| held.holds_for(needed, Instant::now()));

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::actuate::Actuator;
 use crate::capacity::Capacity;
-use crate::journal::{Entry, Journal, Outcome, summarize};
+use crate::journal::{Entry, Journal, Outcome, RECOMMENDED, summarize};
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::observe::{self, Reads};
@@ -42,6 +42,8 @@ pub(crate) struct Autoscaler {
     pub status: ControllerStatus,
     pub pulse: Pulse,
     pub now: fn() -> UnixMillis,
+    /// Names this process in claims.
+    pub process: u32,
 }
 
 /// What one tick hands to the next.
@@ -64,8 +66,8 @@ impl Autoscaler {
                 next = self.turn(past) => past = next,
                 () = shutdown.cancelled() => return,
             }
-            self.pulse.beat();
             let tick = self.tick.unwrap_or(self.policy.borrow().policy.rollout.tick);
+            self.pulse.beat(tick);
             tokio::select! {
                 () = tokio::time::sleep_until(began_at + tick) => {}
                 () = change_of_leader(self.leadership.clone()) => {
@@ -90,24 +92,30 @@ impl Autoscaler {
         let plan = plan_scale(&SizingTerms::from(&*policy), &observation, &past.memory);
 
         let held = self.why_held(&policy, &reads);
+        past.memory = plan.memory.clone();
         let mut outcomes = Vec::new();
         for action in &plan.actions {
             let outcome = match held_for(action, held.as_ref()) {
-                Some(_) => "recommended".to_owned(),
+                Some(_) => RECOMMENDED.to_owned(),
                 None => self.act(action, &plan, &policy, &mut past).await,
             };
             outcomes.push(Outcome { action: action.to_string(), outcome });
         }
 
         self.count_busy_terminations(&plan, &outcomes, &observation);
-        let problems = reads.problems.iter().cloned().chain(problem).collect();
-        let report =
-            Report { policy: &policy, observation: &observation, plan: &plan, held, problems };
+        let problems = reads.problems.clone();
+        let report = Report {
+            policy: &policy,
+            observation: &observation,
+            plan: &plan,
+            held,
+            problems,
+            policy_problem: problem,
+        };
         self.tell(report, outcomes, &mut past);
         let is_complete = reads.problems.is_empty();
         let is_leader = self.leadership.borrow().is_some();
         self.metrics.end_loop(began_at.elapsed(), is_leader, is_complete.then_some(now));
-        past.memory = plan.memory;
         past
     }
 
@@ -138,9 +146,12 @@ impl Autoscaler {
             capacity: &*self.capacity,
             policy,
             leadership: &self.leadership,
+            process: self.process,
             tick: past.ticks,
         };
-        match actuator.carry_out(action).await {
+        let outcome = actuator.carry_out(action).await;
+        past.memory.note_outcome(action, outcome.is_ok());
+        match outcome {
             Ok(()) => {
                 self.metrics.count_decision(action, &plan.reasons);
                 if action.is_decision() {
@@ -176,9 +187,11 @@ impl Autoscaler {
 
     /// Journal, metrics, status, and one log line for each problem that comes or goes.
     fn tell(&mut self, report: Report<'_>, outcomes: Vec<Outcome>, past: &mut Past) {
-        let Report { policy, observation, plan, held, problems } = report;
-        self.metrics.observe(observation, plan);
-        self.metrics.set_policy(policy, plan, observation.now);
+        let Report { policy, observation, plan, held, problems, policy_problem } = report;
+        self.metrics.show(policy, observation, plan);
+        let states = observation.replicas_by_state(policy.rollout.nodes_per_replica);
+        let states: BTreeMap<&'static str, u64> =
+            states.into_iter().flatten().map(|(state, count)| (state.as_str(), count)).collect();
         let generation = self.leadership.borrow().map_or(0, |held| held.generation);
         let mode = if policy.mode == Mode::Act { "act" } else { "observe" };
         let reasons: Vec<String> = plan.reasons.iter().map(ToString::to_string).collect();
@@ -194,7 +207,7 @@ impl Autoscaler {
             actions: outcomes,
             reasons: reasons.clone(),
             held: held.clone(),
-            observed: summarize(observation, plan),
+            observed: summarize(observation, plan, &states),
         });
         for problem in problems.iter().filter(|problem| !past.problems.contains(problem)) {
             tracing::warn!(%problem, "not everything can be read");
@@ -211,11 +224,12 @@ impl Autoscaler {
             mode,
             running: plan.running,
             desired: plan.desired,
-            replicas: replicas_by_state(observation),
+            replicas: states,
             actions,
             reasons,
             held,
             problems,
+            policy_problem,
             scale_decisions: past.scale_decisions,
             last_decision: past.last_decision.clone(),
         });
@@ -237,6 +251,7 @@ struct Report<'a> {
     plan: &'a ScalePlan,
     held: Option<Held>,
     problems: Vec<String>,
+    policy_problem: Option<String>,
 }
 
 /// Why nothing is carried out.
@@ -255,12 +270,4 @@ fn hold_on_rollout(view: &ControlView) -> Option<String> {
     let is_ours = |role: &str| role == "rollout" || role == "all";
     let hold = view.holds.iter().find(|hold| is_ours(&hold.role))?;
     Some(format!("{} is on hold until {} by {}: {}", hold.role, hold.until, hold.who, hold.reason))
-}
-
-fn replicas_by_state(observation: &Observation) -> BTreeMap<&'static str, u64> {
-    let mut states = BTreeMap::new();
-    for replica in observation.replicas.known().into_iter().flatten() {
-        *states.entry(replica.state.as_str()).or_default() += 1;
-    }
-    states
 }

@@ -18,7 +18,8 @@ impl Backoff {
 
     /// The next pause: between half and all of a time that doubles.
     pub fn pause(&mut self) -> Duration {
-        let pause = self.next.mul_f64(0.5 + 0.5 * jitter());
+        let drawn = f64::from(draw()) / f64::from(u32::MAX);
+        let pause = self.next.mul_f64(0.5 + 0.5 * drawn);
         self.next = (self.next * 2).min(self.most);
         pause
     }
@@ -29,11 +30,10 @@ impl Backoff {
     }
 }
 
-/// A number from 0 to 1, different at each call: the standard library seeds its hashers at random,
-/// which is all the randomness that a pause needs.
-fn jitter() -> f64 {
-    let drawn = RandomState::new().build_hasher().finish();
-    f64::from(u32::try_from(drawn >> 32).unwrap_or(0)) / f64::from(u32::MAX)
+/// A number that is another one at each call: the standard library seeds its hashers at random,
+/// which is all the randomness that a pause or the name of a process needs.
+pub(crate) fn draw() -> u32 {
+    u32::try_from(RandomState::new().build_hasher().finish() >> 32).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -107,12 +107,7 @@ pub async fn run(
     };
     let mut tasks = tokio::task::JoinSet::new();
     if let Some(address) = config.listen {
-        let listener = TcpListener::bind(address)
-            .await
-            .map_err(|source| ControllerError::Listen { address, source })?;
-        let address = listener.local_addr().unwrap_or(address);
-        tracing::info!(%address, "controller listens");
-        tasks.spawn(serve(listener, shown, stop.clone()));
+        tasks.spawn(serve(listen(address).await?, shown, stop.clone()));
     }
     let state = PolicyState { policy: Arc::new(config.policy), problem: None };
     let (policy, policy_seen) = watch::channel(state);
@@ -144,12 +139,22 @@ pub async fn run(
             status: outside.status,
             pulse,
             now: outside.now,
+            process: crate::backoff::draw(),
         };
         autoscaler.run(stop.clone()).await;
     }
     stop.cancel();
     while tasks.join_next().await.is_some() {}
     Ok(())
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, ControllerError> {
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|source| ControllerError::Listen { address, source })?;
+    let address = listener.local_addr().unwrap_or(address);
+    tracing::info!(%address, "controller listens");
+    Ok(listener)
 }
 
 /// Reaches the queue, however long that takes.
@@ -161,7 +166,7 @@ async fn connect(source: QueueSource, status: &ControllerStatus, pulse: &Pulse) 
     let mut backoff = Backoff::new(CONNECT_PAUSE_FIRST, CONNECT_PAUSE_MAX);
     let mut last_problem = String::new();
     loop {
-        pulse.beat();
+        pulse.beat(CONNECT_PAUSE_MAX);
         match RedisPort::connect(options.clone()).await {
             Ok(port) => {
                 tracing::info!("queue is reachable");

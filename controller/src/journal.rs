@@ -4,6 +4,7 @@
 //! that a quiet day is still told. The file is bounded: at its limit it is renamed to `<file>.1`,
 //! which replaces the one before.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -41,12 +42,15 @@ pub(crate) struct Entry {
     pub observed: Value,
 }
 
+/// The outcome of an action that may not be carried out.
+pub(crate) const RECOMMENDED: &str = "recommended";
+
 /// What became of an action.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Outcome {
     pub action: String,
-    /// `done`, `recommended`, `refused: …` or `failed: …`.
+    /// `done`, [`RECOMMENDED`] or `failed: …`.
     pub outcome: String,
 }
 
@@ -54,9 +58,18 @@ pub(crate) struct Outcome {
 pub struct Journal {
     file: Option<PathBuf>,
     written: u64,
-    last: Option<(Vec<Outcome>, Option<u32>, Option<String>, u64)>,
+    last: Option<Gist>,
     unchanged_ticks: u64,
     was_failing: bool,
+}
+
+/// What makes a decision news.
+#[derive(PartialEq)]
+struct Gist {
+    actions: Vec<Outcome>,
+    desired: Option<u32>,
+    held: Option<String>,
+    generation: u64,
 }
 
 impl Journal {
@@ -69,13 +82,19 @@ impl Journal {
     /// Writes an entry when it says something new. A journal that cannot be written is reported
     /// and does not stop the controller.
     pub(crate) fn record(&mut self, entry: &Entry) {
-        let key = (entry.actions.clone(), entry.desired, entry.held.clone(), entry.generation);
-        let is_news = self.last.as_ref() != Some(&key) || !entry.actions.is_empty();
+        let gist = Gist {
+            actions: entry.actions.clone(),
+            desired: entry.desired,
+            held: entry.held.clone(),
+            generation: entry.generation,
+        };
+        let has_acted = entry.actions.iter().any(|action| action.outcome != RECOMMENDED);
+        let is_news = self.last.as_ref() != Some(&gist) || has_acted;
         self.unchanged_ticks += 1;
         if !is_news && self.unchanged_ticks < QUIET_TICKS {
             return;
         }
-        self.last = Some(key);
+        self.last = Some(gist);
         self.unchanged_ticks = 0;
         let line = match serde_json::to_string(entry) {
             Ok(line) => line,
@@ -116,7 +135,11 @@ fn length_of(path: &Path) -> u64 {
 }
 
 /// What was seen, in few words; a signal that is unknown says why.
-pub(crate) fn summarize(observation: &Observation, plan: &ScalePlan) -> Value {
+pub(crate) fn summarize(
+    observation: &Observation,
+    plan: &ScalePlan,
+    states: &BTreeMap<&'static str, u64>,
+) -> Value {
     let trainer = signal(&observation.trainer, |trainer| {
         let phase = format!("{:?}", trainer.phase).to_lowercase();
         json!({ "phase": phase, "step": trainer.step, "groupsPerStep": trainer.groups_per_step })
@@ -132,13 +155,7 @@ pub(crate) fn summarize(observation: &Observation, plan: &ScalePlan) -> Value {
             (pool.name.to_string(), size)
         })
         .collect();
-    let replicas = signal(&observation.replicas, |replicas| {
-        let mut states = std::collections::BTreeMap::<&str, u64>::new();
-        for replica in replicas {
-            *states.entry(replica.state.as_str()).or_default() += 1;
-        }
-        json!(states)
-    });
+    let replicas = signal(&observation.replicas, |_| json!(states));
     let pace = plan.memory.pace().measured().map(|pace| {
         json!({
             "busySecondsPerStep": pace.busy_seconds_per_step,
@@ -162,5 +179,73 @@ fn signal<T>(signal: &Signal<T>, show: impl Fn(&T) -> Value) -> Value {
     match signal {
         Signal::Known { value, .. } => show(value),
         Signal::Unknown { why } => json!({ "unknown": why }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(desired: u32, outcomes: &[&str]) -> Entry {
+        let outcome = |outcome: &&str| Outcome {
+            action: "raise pool spot from 0 to 1".to_owned(),
+            outcome: (*outcome).to_owned(),
+        };
+        Entry {
+            at: UnixMillis(1),
+            mode: "act",
+            generation: 1,
+            running: Some(0),
+            wish: Some(desired),
+            desired: Some(desired),
+            actions: outcomes.iter().map(outcome).collect(),
+            reasons: vec!["pace is not measured yet".to_owned()],
+            held: None,
+            observed: json!({}),
+        }
+    }
+
+    fn lines(file: &Path) -> usize {
+        std::fs::read_to_string(file).expect("written").lines().count()
+    }
+
+    #[test]
+    fn only_news_is_written_and_quiet_is_told_now_and_then() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("journal");
+        let mut journal = Journal::new(Some(file.clone()));
+        for _ in 0..10 {
+            journal.record(&entry(3, &[RECOMMENDED]));
+        }
+        assert_eq!(lines(&file), 1, "a recommendation that stands is no news");
+        for _ in 0..2 {
+            journal.record(&entry(3, &["done"]));
+        }
+        assert_eq!(lines(&file), 3, "what was done is always told");
+        for _ in 0..QUIET_TICKS {
+            journal.record(&entry(3, &[]));
+        }
+        assert_eq!(lines(&file), 4);
+        journal.record(&entry(3, &[]));
+        assert_eq!(lines(&file), 5, "quiet is told as well");
+    }
+
+    #[test]
+    fn full_file_moves_aside() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("journal.jsonl");
+        std::fs::write(&file, "earlier\n").expect("writable");
+        let mut journal = Journal::new(Some(file.clone()));
+        journal.written = FILE_LIMIT_BYTES;
+        journal.record(&entry(1, &["done"]));
+        assert_eq!(lines(&file), 1);
+        assert_eq!(lines(&folder.path().join("journal.jsonl.1")), 1);
+    }
+
+    #[test]
+    fn journal_that_cannot_be_written_stops_nothing() {
+        let mut journal = Journal::new(Some(PathBuf::from("/proc/no/such/place")));
+        journal.record(&entry(1, &["done"]));
+        assert!(journal.was_failing);
     }
 }

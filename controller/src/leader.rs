@@ -18,6 +18,9 @@ use tokio_util::sync::CancellationToken;
 pub use kubernetes::{KubernetesLease, LeaseTiming};
 pub use memory::{MemoryCandidate, MemoryLease};
 
+/// Milliseconds of a minute: generations begin at the minutes of the clock.
+const MINUTE_MS: u64 = 60_000;
+
 /// The leader lease as its holder sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leadership {
@@ -51,10 +54,10 @@ pub struct AlwaysLeader {
 }
 
 impl AlwaysLeader {
-    /// Leads from `started_at` on. The moment is the generation, so that a restarted controller is
-    /// not taken for an older one.
+    /// Leads from `started_at` on. The minutes of the clock are the generation, as they are with
+    /// a new Kubernetes lease, so that a restarted controller is not taken for an older one.
     pub fn new(started_at: UnixMillis) -> Self {
-        Self { generation: (started_at.0 / 1000).max(1) }
+        Self { generation: (started_at.0 / MINUTE_MS).max(1) }
     }
 }
 

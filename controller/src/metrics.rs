@@ -166,15 +166,11 @@ impl Metrics {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    pub(crate) fn observe(&self, observation: &Observation, plan: &ScalePlan) {
+    /// Shows what was seen, what the policy says and what was planned.
+    pub(crate) fn show(&self, policy: &FleetPolicy, observation: &Observation, plan: &ScalePlan) {
         self.signals.set(observation);
-        self.sizing.set(observation, plan);
-    }
-
-    pub(crate) fn set_policy(&self, policy: &FleetPolicy, plan: &ScalePlan, now: UnixMillis) {
-        self.sizing.min.set(policy.rollout.min_replicas.into());
-        self.sizing.max.set(policy.rollout.max_replicas.into());
-        self.capacity.set(policy, plan, now);
+        self.sizing.set(policy, observation, plan);
+        self.capacity.set(policy, plan, observation.now);
     }
 
     pub(crate) fn count_decision(&self, action: &Action, reasons: &[Reason]) {
@@ -271,15 +267,17 @@ impl Sizing {
         })
     }
 
-    fn set(&self, observation: &Observation, plan: &ScalePlan) {
+    fn set(&self, policy: &FleetPolicy, observation: &Observation, plan: &ScalePlan) {
         let or_nan = |known: Option<u32>| known.map_or(f64::NAN, f64::from);
+        self.min.set(policy.rollout.min_replicas.into());
+        self.max.set(policy.rollout.max_replicas.into());
         self.desired.set(or_nan(plan.desired));
         self.raw.set(or_nan(plan.wish));
+        let states = observation.replicas_by_state(policy.rollout.nodes_per_replica);
         for state in ReplicaState::ALL {
-            let count = observation.replicas.known().map_or(f64::NAN, |replicas| {
-                let count = replicas.iter().filter(|replica| replica.state == state).count();
-                to_gauge(u64::try_from(count).unwrap_or(u64::MAX))
-            });
+            let count = states
+                .as_ref()
+                .map_or(f64::NAN, |states| to_gauge(states.get(&state).copied().unwrap_or(0)));
             self.replicas.with_label_values(&[state.as_str()]).set(count);
         }
         let held: std::collections::BTreeSet<_> =

@@ -98,3 +98,43 @@ fn take_over(file: &str, text: &Result<String, String>, state: &watch::Sender<Po
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(run: &str, max_replicas: u32) -> String {
+        format!(
+            "apiVersion: ebbtide.dev/v1alpha1
+kind: FleetPolicy
+metadata: {{name: {run}}}
+spec:
+  trainer: {{groupsPerStep: 2, groupSize: 1}}
+  rollout: {{maxReplicas: {max_replicas}, pools: [spot]}}
+  pools: [{{name: spot, provider: local, market: spot, maxNodes: 8}}]
+"
+        )
+    }
+
+    #[test]
+    fn last_valid_policy_stays_in_force() {
+        let policy = FleetPolicy::parse(&text("run", 4), "test").expect("valid");
+        let state = PolicyState { policy: Arc::new(policy), problem: None };
+        let (sender, seen) = watch::channel(state);
+        let max = || seen.borrow().policy.rollout.max_replicas;
+        let problem = || seen.borrow().problem.clone();
+
+        take_over("test", &Ok(text("run", 6)), &sender);
+        assert_eq!((max(), problem()), (6, None));
+        take_over("test", &Ok(text("run", 6).replace("spot]", "none]")), &sender);
+        assert_eq!(max(), 6);
+        assert!(problem().is_some_and(|problem| problem.contains("test:")), "{:?}", problem());
+        take_over("test", &Ok(text("another", 7)), &sender);
+        assert_eq!(max(), 6);
+        assert!(problem().is_some_and(|problem| problem.contains("must stay run")));
+        take_over("test", &Err("no such file".to_owned()), &sender);
+        assert_eq!(max(), 6);
+        take_over("test", &Ok(text("run", 6)), &sender);
+        assert_eq!((max(), problem()), (6, None), "the old text is well again");
+    }
+}

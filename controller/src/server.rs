@@ -9,6 +9,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use ebbtide_core::time::whole_millis;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -16,30 +17,32 @@ use tokio_util::sync::CancellationToken;
 use crate::metrics::Metrics;
 use crate::status::ControllerStatus;
 
-/// Longest time between two turns of a healthy loop, the time between ticks left out: every read
-/// and write at its time limit, twice.
+/// Longest turn of a healthy loop, the time between ticks left out: every read at its time limit
+/// and three writes at theirs.
 const TURN_LIMIT: Duration = Duration::from_secs(60);
 
 /// Says that the loop turns.
 #[derive(Clone)]
 pub(crate) struct Pulse {
     began_at: Instant,
-    last_turn_ms: Arc<AtomicU64>,
+    /// When the next turn is due to begin, in milliseconds since `began_at`.
+    due_ms: Arc<AtomicU64>,
 }
 
 impl Pulse {
     pub fn new() -> Self {
-        Self { began_at: Instant::now(), last_turn_ms: Arc::default() }
+        Self { began_at: Instant::now(), due_ms: Arc::default() }
     }
 
-    pub fn beat(&self) {
-        let since = u64::try_from(self.began_at.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.last_turn_ms.store(since, Ordering::Relaxed);
+    /// The loop has turned, and turns again after `pause`.
+    pub fn beat(&self, pause: Duration) {
+        self.due_ms.store(whole_millis(self.began_at.elapsed() + pause), Ordering::Relaxed);
     }
 
+    /// For how long a turn is overdue or going on.
     fn silence(&self) -> Duration {
-        let last = Duration::from_millis(self.last_turn_ms.load(Ordering::Relaxed));
-        self.began_at.elapsed().saturating_sub(last)
+        let due = Duration::from_millis(self.due_ms.load(Ordering::Relaxed));
+        self.began_at.elapsed().saturating_sub(due)
     }
 }
 

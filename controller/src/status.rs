@@ -31,8 +31,10 @@ pub struct Snapshot {
     pub reasons: Vec<String>,
     /// Why the last plan was not carried out, if it was not.
     pub held: Option<String>,
-    /// What cannot be reached or is wrong, in words; empty when all is well.
+    /// What cannot be reached, in words; empty when all is well.
     pub problems: Vec<String>,
+    /// What is wrong with the newest policy, while the last valid one stays in force.
+    pub policy_problem: Option<String>,
     /// Decisions on the size that were carried out since the controller began.
     pub scale_decisions: u64,
     /// The last decision on the size that was carried out, in words.

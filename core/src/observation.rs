@@ -4,15 +4,21 @@
 //! durations, taken on the clock that the signal came from, so that moments of two clocks never
 //! meet here.
 
-use std::collections::BTreeSet;
+mod pools;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{NodeName, PolicyVersion, ReplicaId};
-use crate::policy::{Market, PoolName, Zone};
+use crate::policy::{Market, PoolName};
 use crate::time::UnixMillis;
+
+pub use self::pools::{
+    Activities, FailureKind, InstanceState, InstanceView, LaunchFailure, PoolSize, PoolView,
+};
 
 /// A reading with its age, or why there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,6 +109,32 @@ pub struct Observation {
     pub pools: Vec<PoolView>,
     /// Instances that the provider says are gone, among those that were asked about.
     pub gone: BTreeSet<InstanceId>,
+}
+
+impl Observation {
+    /// Replicas by state, those included of which no agent has reported yet; `None` while the
+    /// records are unknown. A size that is unknown adds none.
+    pub fn replicas_by_state(&self, nodes_per_replica: u16) -> Option<BTreeMap<ReplicaState, u64>> {
+        let replicas = self.replicas.known()?;
+        let mut states = BTreeMap::new();
+        for replica in replicas {
+            *states.entry(replica.state).or_default() += 1;
+        }
+        let nodes = replicas.iter().flat_map(|replica| &replica.nodes);
+        let reported: BTreeSet<&InstanceId> =
+            nodes.filter_map(|node| node.instance.as_ref()).collect();
+        let counted = self.pools.iter().filter_map(|pool| pool.size.known());
+        let silent = counted
+            .flat_map(PoolSize::counted)
+            .filter(|instance| !reported.contains(&instance.id))
+            .count();
+        let silent = u64::try_from(silent).unwrap_or(u64::MAX);
+        let pending = silent.div_ceil(u64::from(nodes_per_replica).max(1));
+        if pending > 0 {
+            *states.entry(ReplicaState::Pending).or_default() += pending;
+        }
+        Some(states)
+    }
 }
 
 /// What the trainer says about itself.
@@ -274,206 +306,4 @@ pub enum DrainStage {
     Drained,
     /// The instances are being terminated; no way back.
     Terminating,
-}
-
-/// One capacity pool as its provider shows it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PoolView {
-    /// The pool.
-    pub name: PoolName,
-    /// Its size and instances.
-    pub size: Signal<PoolSize>,
-    /// What it did lately; unknown as well when it was not asked.
-    pub activities: Signal<Activities>,
-}
-
-impl PoolView {
-    /// A pool that could not be read.
-    pub fn unread(name: PoolName, why: impl Into<String>) -> Self {
-        let why = why.into();
-        Self { name, size: Signal::unknown(why.clone()), activities: Signal::Unknown { why } }
-    }
-}
-
-/// What a pool did lately, on the provider's clock.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Activities {
-    /// Start of the newest activity.
-    pub newest_at: Option<UnixMillis>,
-    /// Recent failures to launch, in any order.
-    pub failures: Vec<LaunchFailure>,
-}
-
-/// Size and content of a pool, in nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PoolSize {
-    /// What was asked for.
-    pub desired: u32,
-    /// The provider's own limit, when it has one.
-    pub limit: Option<u32>,
-    /// What is there.
-    pub instances: Vec<InstanceView>,
-}
-
-impl PoolSize {
-    /// Instances that count against what was asked for: on their way in, or in service.
-    pub fn counted(&self) -> impl Iterator<Item = &InstanceView> {
-        self.instances.iter().filter(|instance| instance.state.counts())
-    }
-}
-
-/// One instance of a pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InstanceView {
-    /// The instance.
-    pub id: InstanceId,
-    /// Where it is in its life.
-    pub state: InstanceState,
-    /// Whether the group may not choose it as a victim.
-    pub is_protected: bool,
-    /// The node that it becomes, when its name tells.
-    pub node: Option<NodeName>,
-    /// Its zone.
-    pub zone: Option<Zone>,
-    /// Its market.
-    pub market: Option<Market>,
-}
-
-/// Where an instance is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum InstanceState {
-    /// On its way in.
-    Pending,
-    /// Part of the group.
-    InService,
-    /// On its way out; the group no longer counts it.
-    Terminating,
-    /// Set aside (standby, detached, warmed).
-    Aside,
-}
-
-impl InstanceState {
-    /// Whether the instance counts against the desired size.
-    pub fn counts(self) -> bool {
-        matches!(self, Self::Pending | Self::InService)
-    }
-}
-
-/// A launch that did not work.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LaunchFailure {
-    /// When it began, on the provider's clock.
-    pub at: UnixMillis,
-    /// What kind it is.
-    pub kind: FailureKind,
-    /// What the provider said.
-    pub message: String,
-}
-
-/// What a failed launch says about its pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum FailureKind {
-    /// The pool has no machine left.
-    Capacity,
-    /// The account may not have more.
-    Quota,
-    /// Too many calls, or another activity goes on: says nothing about the pool.
-    Throttled,
-    /// Anything else: configuration, permissions.
-    Other,
-    /// Nothing came within the launch limit, and nothing was said.
-    TimedOut,
-}
-
-impl FailureKind {
-    /// All kinds, for metrics.
-    pub const ALL: [Self; 5] =
-        [Self::Capacity, Self::Quota, Self::Throttled, Self::Other, Self::TimedOut];
-
-    /// The word in metrics and journals.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Capacity => "capacity",
-            Self::Quota => "quota",
-            Self::Throttled => "throttled",
-            Self::Other => "other",
-            Self::TimedOut => "timed_out",
-        }
-    }
-
-    /// Whether more from this pool is pointless for a while.
-    pub fn benches(self) -> bool {
-        self != Self::Throttled
-    }
-
-    /// Reads the kind from an error code, or from the text of a failed activity.
-    ///
-    /// Source: the capacity codes that Karpenter handles, and EC2's throttling codes.
-    pub fn of_text(text: &str) -> Self {
-        const THROTTLED: [&str; 6] = [
-            "RequestLimitExceeded",
-            "Throttling",
-            "Rate exceeded",
-            "ScalingActivityInProgress",
-            "ResourceContention",
-            "TooManyRequests",
-        ];
-        const QUOTA: [&str; 5] = [
-            "MaxSpotInstanceCountExceeded",
-            "Max spot instance count exceeded",
-            "VcpuLimitExceeded",
-            "vCPU capacity",
-            "MaxFleetCountExceeded",
-        ];
-        const CAPACITY: [&str; 7] = [
-            "InsufficientInstanceCapacity",
-            "Insufficient capacity",
-            "UnfulfillableCapacity",
-            "sufficient capacity",
-            "no Spot capacity",
-            "InsufficientFreeAddressesInSubnet",
-            "ReservationCapacityExceeded",
-        ];
-        let mentions = |words: &[&str]| {
-            let text = text.to_ascii_lowercase();
-            words.iter().any(|word| text.contains(&word.to_ascii_lowercase()))
-        };
-        match () {
-            () if mentions(&THROTTLED) => Self::Throttled,
-            () if mentions(&QUOTA) => Self::Quota,
-            () if mentions(&CAPACITY) => Self::Capacity,
-            () => Self::Other,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failure_texts_are_told_apart() {
-        let table = [
-            ("InsufficientInstanceCapacity", FailureKind::Capacity),
-            (
-                "We currently do not have sufficient p5en.48xlarge capacity in zones us-east-2a. \
-                 Launching EC2 instance failed: InsufficientInstanceCapacity",
-                FailureKind::Capacity,
-            ),
-            ("MaxSpotInstanceCountExceeded: Max spot instance count exceeded", FailureKind::Quota),
-            ("You have requested more vCPU capacity than your current limit", FailureKind::Quota),
-            ("RequestLimitExceeded: Request limit exceeded.", FailureKind::Throttled),
-            ("Throttling: Rate exceeded", FailureKind::Throttled),
-            ("InvalidAMIID.NotFound", FailureKind::Other),
-        ];
-        for (text, kind) in table {
-            assert_eq!(FailureKind::of_text(text), kind, "{text}");
-        }
-    }
-
-    #[test]
-    fn throttling_benches_nothing() {
-        assert!(!FailureKind::Throttled.benches());
-        assert!(FailureKind::ALL.iter().filter(|kind| kind.benches()).count() == 4);
-    }
 }

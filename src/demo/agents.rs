@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use ebbtide_agent::engine::{Engine, VllmEngine};
 use ebbtide_agent::marks::MemoryMarks;
-use ebbtide_agent::{Agent, AgentConfig, ImdsClient, Outside as AgentWorld, Pace, agent_holder};
+use ebbtide_agent::{Agent, AgentConfig, AgentHandle, ImdsClient, Outside as AgentWorld, Pace, agent_holder};
 use ebbtide_controller::capacity::local::LocalCapacity;
 use ebbtide_controller::controller::{self, ControllerConfig, Outside, QueueSource};
 use ebbtide_controller::leader::MemoryLease;
@@ -30,7 +30,7 @@ pub fn start_agent(
     queue: WorkQueue,
     imds_url: &str,
     engine_url: &str,
-) -> anyhow::Result<JoinHandle<()>> {
+) -> anyhow::Result<(JoinHandle<()>, AgentHandle)> {
     let holder = agent_holder(node, "demo-boot")?;
     let mut config = AgentConfig::new(policy.run.clone(), holder);
     agent_terms::apply(policy, &mut config);
@@ -42,11 +42,14 @@ pub fn start_agent(
         marks: Arc::new(MemoryMarks::default()),
         ..AgentWorld::with_queue(queue)
     };
-    Ok(tokio::spawn(async move {
-        if let Err(error) = Agent::new(config, outside).run(CancellationToken::new()).await {
+    let agent = Agent::new(config, outside);
+    let handle = agent.handle();
+    let running = tokio::spawn(async move {
+        if let Err(error) = agent.run(CancellationToken::new()).await {
             tracing::error!(%error, "agent ended");
         }
-    }))
+    });
+    Ok((running, handle))
 }
 
 /// Starts the controller; it ends with `stop`.

@@ -27,6 +27,7 @@ use ebbtide_core::policy::duration::parse_duration;
 use ebbtide_core::policy::{FleetPolicy, Mode};
 use ebbtide_queue::client::{MemoryPort, QueuePort, WorkQueue, wall_clock_now};
 use ebbtide_queue::command::ShardStatus;
+use ebbtide_queue::control::NodeRecord;
 use ebbtide_queue::redis::RedisPort;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -44,6 +45,8 @@ use world::{Facts, World};
 const NODE_START: Duration = Duration::from_millis(800);
 /// Between two pictures.
 const PICTURE_INTERVAL: Duration = Duration::from_millis(200);
+/// A node that has not reported for longer is not shown: it reports five times a second.
+const SILENCE_LIMIT: Duration = Duration::from_secs(1);
 /// Most nodes: every one is an agent, an engine and an IMDS in this process.
 const NODES_LIMIT: u32 = 64;
 
@@ -241,16 +244,15 @@ impl Watch<'_> {
         let controller = self.status.snapshot();
         let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
         let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        let nodes = view
-            .nodes
-            .iter()
-            .filter(|record| view.now.since(record.heartbeat) < Duration::from_secs(1));
-        let market =
-            |node: &ebbtide_queue::control::NodeRecord| node.market.map_or("", world::market_word);
+        let is_alive = |record: &&NodeRecord| view.now.since(record.heartbeat) < SILENCE_LIMIT;
+        let mut nodes: Vec<&NodeRecord> = view.nodes.iter().filter(is_alive).collect();
+        // By number: node-9 before node-10.
+        nodes.sort_by_key(|record| (record.node.as_str().len(), record.node.clone()));
+        let market = |node: &NodeRecord| node.market.map_or("", world::market_word);
         Picture {
             elapsed: started_at.elapsed(),
             total: self.args.run_for,
-            nodes: nodes.map(|node| NodeRow::of(node, market(node), &view)).collect(),
+            nodes: nodes.iter().map(|node| NodeRow::of(node, market(node), &view)).collect(),
             nodes_wanted: controller.desired.unwrap_or(self.policy.rollout.min_replicas),
             status,
             updates: ledger.updates().0,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ebbtide_queue::command::ShardStatus;
 use ebbtide_queue::control::{ControlView, NodeRecord, NodeState};
 
-use super::report::thousands;
+use super::report::counted;
 
 /// Events that are shown at a time.
 pub const EVENTS_SHOWN: usize = 8;
@@ -85,12 +85,12 @@ impl Picture {
     pub fn to_lines(&self) -> Vec<String> {
         let mut lines = vec![self.bar()];
         lines.push(format!(
-            "  {:<10} {:<10} {:<22} {:>6} {:>9}",
+            "  {:<10} {:<10} {:<24} {:>6} {:>9}",
             "NODE", "MARKET", "STATE", "UNITS", "TOKENS/S"
         ));
         for node in &self.nodes {
             lines.push(format!(
-                "  {:<10} {:<10} {:<22} {:>6} {:>9.0}",
+                "  {:<10} {:<10} {:<24} {:>6} {:>9.0}",
                 node.name, node.market, node.state, node.in_flight, node.tokens_per_second
             ));
         }
@@ -108,13 +108,13 @@ impl Picture {
         let part = self.elapsed.as_secs_f64() / self.total.as_secs_f64().max(0.001);
         let filled = ((part * BAR_WIDTH as f64) as usize).min(BAR_WIDTH);
         format!(
-            "  {}{} {:>4.1} / {:.0} s   {} notices, {} kills",
+            "  {}{} {:>4.1} / {:.0} s · {} · {}",
             "█".repeat(filled),
             "░".repeat(BAR_WIDTH - filled),
             self.elapsed.as_secs_f64(),
             self.total.as_secs_f64(),
-            self.notices,
-            self.kills,
+            counted(self.notices.into(), "notice"),
+            counted(self.kills.into(), "kill"),
         )
     }
 
@@ -124,18 +124,21 @@ impl Picture {
 
     fn queue_line(&self) -> String {
         format!(
-            "queue: {} ready, {} in flight    buffer: {} sealed groups    policy version {}",
-            self.status.ready, self.status.leased, self.status.sealed_waiting, self.status.version,
+            "queue: {} ready, {} in flight · buffer: {} · policy version {}",
+            self.status.ready,
+            self.status.leased,
+            counted(self.status.sealed_waiting, "sealed group"),
+            self.status.version,
         )
     }
 
     fn work_line(&self) -> String {
         format!(
-            "{} samples, {} updates, {} units handed back, {} tokens saved from lost nodes",
-            thousands(self.status.completed),
-            self.updates,
-            self.status.hand_backs.values().sum::<u64>(),
-            thousands(self.status.tokens.preserved),
+            "{} · {} · {} handed back · {} saved from lost nodes",
+            counted(self.status.completed, "sample"),
+            counted(self.updates, "update"),
+            counted(self.status.hand_backs.values().sum(), "unit"),
+            counted(self.status.tokens.preserved, "token"),
         )
     }
 

@@ -118,11 +118,11 @@ impl Report {
 
     fn headline(&self) -> String {
         format!(
-            "{} notices and {} kills in {:.0} s, {} units, {} lost, {} doubled (seed {})",
-            self.notices,
-            self.kills,
+            "{} and {} in {:.0} s, {}, {} lost, {} doubled (seed {})",
+            counted(self.notices.into(), "notice"),
+            counted(self.kills.into(), "kill"),
             self.ran_for.as_secs_f64(),
-            thousands(self.balance.units_enqueued),
+            counted(self.balance.units_enqueued, "unit"),
             self.balance.units_lost.len(),
             self.balance.doubled.len(),
             self.seed,
@@ -141,23 +141,25 @@ impl Report {
                 balance.units_dead + balance.units_expired + balance.units_cancelled,
             ),
             format!(
-                "{} groups sealed, {} failed; every sample compared token by token with an \
+                "{} sealed, {} failed; every sample compared token by token with an \
                  unbroken run",
-                thousands(balance.groups_sealed),
+                counted(balance.groups_sealed, "group"),
                 balance.groups_failed,
             ),
             format!(
-                "policy version {}, {} verified updates, {} scaling decisions",
-                self.status.version, balance.verified_updates, self.scale_decisions,
+                "policy version {}, {}, {}",
+                self.status.version,
+                counted(balance.verified_updates, "verified update"),
+                counted(self.scale_decisions, "scaling decision"),
             ),
         ]
     }
 
     fn losses(&self) -> Vec<String> {
         vec![format!(
-            "{} units handed back before their node died, {} found by their expired lease",
-            self.units_handed_back(),
-            self.status.lease_expiries,
+            "{} handed back before their node died, {} found by their expired lease",
+            counted(self.units_handed_back(), "unit"),
+            thousands(self.status.lease_expiries),
         )]
     }
 
@@ -219,6 +221,12 @@ pub fn disagreements(balance: &Balance, status: &ShardStatus) -> Vec<String> {
         .filter(|(_, books, counters)| books != counters)
         .map(|(what, books, counters)| format!("{what}: books {books}, queue {counters}"))
         .collect()
+}
+
+/// A number with its noun, in the plural where that is due.
+pub fn counted(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", thousands(number))
 }
 
 /// A number with a comma at every thousand.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ebbtide_agent::AgentHandle;
 use ebbtide_agent::emulator::engine::{EngineConfig, EngineEmulator, ResponseLengths};
 use ebbtide_agent::emulator::imds::{ImdsEmulator, InstanceIdentity, LifeCycle, SpotAction};
 use ebbtide_controller::capacity::local::{LocalCapacity, LocalNode, NodeOrder};
@@ -21,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::agents;
 use super::disruptions::{Disruption, DisruptionKind};
 use super::picture::Event;
-use super::report::Capacity;
+use super::report::{Capacity, counted};
 
 /// Time from a node's boot until its engine answers.
 const ENGINE_START: Duration = Duration::from_millis(400);
@@ -84,6 +85,7 @@ struct RunningNode {
     imds: ImdsEmulator,
     engine: EngineEmulator,
     agent: JoinHandle<()>,
+    handle: AgentHandle,
     started_at: Instant,
     dies_at: Option<Instant>,
 }
@@ -176,7 +178,7 @@ impl World {
         let imds = ImdsEmulator::start(identity)?;
         let concurrency = self.policy.rollout.concurrency_per_replica as usize;
         let engine = EngineEmulator::start(engine_config(concurrency))?;
-        let agent = agents::start_agent(
+        let (agent, handle) = agents::start_agent(
             &self.policy,
             &node.node,
             self.queue.clone(),
@@ -185,7 +187,7 @@ impl World {
         )?;
         let started_at = Instant::now();
         let instance = node.instance.clone();
-        let running = RunningNode { node, imds, engine, agent, started_at, dies_at: None };
+        let running = RunningNode { node, imds, engine, agent, handle, started_at, dies_at: None };
         self.nodes.insert(instance, running);
         Ok(())
     }
@@ -225,11 +227,12 @@ impl World {
     fn bury_the_dead(&mut self) {
         let now = Instant::now();
         let is_dead = |node: &&RunningNode| node.dies_at.is_some_and(|at| at <= now);
-        let dead: Vec<LocalNode> =
-            self.nodes.values().filter(is_dead).map(|node| node.node.clone()).collect();
-        for node in dead {
-            self.tell(format!("{} is gone, as announced", node.node));
-            self.lose(&node.instance);
+        let last_words = |node: &RunningNode| (node.node.instance.clone(), node.last_words());
+        let dead: Vec<(InstanceId, String)> =
+            self.nodes.values().filter(is_dead).map(last_words).collect();
+        for (instance, text) in dead {
+            self.tell(text);
+            self.lose(&instance);
         }
     }
 
@@ -278,6 +281,22 @@ impl RunningNode {
             .announce_spot(SpotAction::Terminate, time.unwrap_or(jiff::Timestamp::MAX));
         self.dies_at = Some(Instant::now() + left);
         left
+    }
+}
+
+impl RunningNode {
+    /// What became of its work, now that its deadline has come.
+    fn last_words(&self) -> String {
+        let name = &self.node.node;
+        match self.handle.report().drains.last() {
+            None => format!("{name} is gone, before its work was handed back"),
+            Some(drain) => format!(
+                "{name} is gone: {} finished in time, {} handed back, empty after {:.1} s",
+                counted(drain.units_completed, "unit"),
+                drain.units_handed_back,
+                drain.duration.as_secs_f64(),
+            ),
+        }
     }
 }
 

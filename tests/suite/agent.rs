@@ -24,10 +24,10 @@ spec:
 
 const RUN: &str = "run-agent";
 
-/// Long responses at a calm speed: none finishes within these tests' notice, all do afterwards.
+/// Long responses at a slow speed: none finishes within these tests' notice of two minutes.
 fn slow_engine() -> EngineConfig {
     EngineConfig {
-        tokens_per_second: 40.0,
+        tokens_per_second: 4.0,
         lengths: ResponseLengths { mean: 400.0, spread: 0.3 },
         weights_label: "1".to_owned(),
         max_running: 32,
@@ -35,8 +35,9 @@ fn slow_engine() -> EngineConfig {
     }
 }
 
-fn fast_engine() -> EngineConfig {
-    EngineConfig { tokens_per_second: 2000.0, ..slow_engine() }
+/// The same responses, at whatever speed.
+fn engine_at(tokens_per_second: f64) -> EngineConfig {
+    EngineConfig { tokens_per_second, ..slow_engine() }
 }
 
 #[tokio::test]
@@ -71,7 +72,7 @@ async fn noticed_node_hands_its_units_back_and_another_finishes_them() {
     .start();
     agent.ready(&format!("{health}/readyz"), EVENT_LIMIT).await.expect("ready without IMDS");
     units_become(&queue, "tokens of all eight units", |units| {
-        units.len() == 8 && units.iter().all(|unit| unit.tokens > 20)
+        units.len() == 8 && units.iter().all(|unit| unit.tokens > 8)
     })
     .await
     .expect("all stream");
@@ -82,7 +83,7 @@ async fn noticed_node_hands_its_units_back_and_another_finishes_them() {
     })
     .await
     .expect("handed back");
-    assert!(handed_back.iter().all(|unit| unit.tokens > 20 && unit.hand_backs == 1));
+    assert!(handed_back.iter().all(|unit| unit.tokens > 8 && unit.hand_backs == 1));
     assert!(handed_back.iter().all(|unit| unit.attempts == 0 && unit.infra_attempts == 0));
     view_becomes(&queue, "the node to be drained", |view| {
         view.nodes.iter().any(|node| node.state == NodeState::Drained)
@@ -101,7 +102,7 @@ async fn noticed_node_hands_its_units_back_and_another_finishes_them() {
     .expect("cordoned and tainted");
 
     let tokens_before: u32 = handed_back.iter().map(|unit| unit.tokens).sum();
-    let second_engine = EngineEmulator::start(fast_engine()).expect("an engine");
+    let second_engine = EngineEmulator::start(engine_at(2000.0)).expect("an engine");
     let quiet = require!(
         Aemm::start(&[
             "spot",
@@ -147,6 +148,54 @@ async fn noticed_node_hands_its_units_back_and_another_finishes_them() {
 }
 
 #[tokio::test]
+async fn absent_api_server_delays_the_marks_and_nothing_else() {
+    let redis = require!(Redis::start().await);
+    let mut cluster = require!(ControlPlane::start().await);
+    let mut imds = require!(Aemm::start(&["spot", "--imdsv2"]).await);
+    imds.kill();
+    let node = cluster.unique_name("unmarked");
+    cluster.add_nodes(&[NodeSpec::gpu(&node)]).await.expect("node");
+    let folder = tempfile::tempdir().unwrap();
+    let policy = policy_file(folder.path(), POLICY);
+    let engine = EngineEmulator::start(slow_engine()).expect("an engine");
+    let queue = queue(&redis, RUN, 2).await;
+    publish_version(&queue, 1).await;
+    queue.enqueue(group(0, 4, 1000)).await.expect("enqueued");
+    let (redis_url, engine_url, imds_url) = (redis.url(), engine.base_url(), imds.base_url());
+    let kubeconfig = cluster.kubeconfig().to_owned();
+    cluster.stop_apiserver().await.expect("stops");
+    let (mut agent, _) = AgentProgram {
+        run: RUN,
+        node: &node,
+        redis: &redis_url,
+        imds: &imds_url,
+        engine: &engine_url,
+        policy: &policy,
+        kubeconfig: Some(&kubeconfig),
+    }
+    .start();
+    units_become(&queue, "tokens of all four units", |units| {
+        units.len() == 4 && units.iter().all(|unit| unit.tokens > 4)
+    })
+    .await
+    .expect("all stream");
+    imds.restart().await.expect("the notice appears");
+    units_become(&queue, "all four units to be handed back", |units| {
+        units.iter().all(|unit| unit.state == SlotState::Enqueued && unit.hand_backs == 1)
+    })
+    .await
+    .expect("handed back without an API server");
+    cluster.start_apiserver().await.expect("starts");
+    until("the cordon, now that somebody takes it", EVENT_LIMIT, || async {
+        let node = cluster.kubectl().get(&["node", &node]).await.ok()?;
+        (node["spec"]["unschedulable"] == true).then_some(())
+    })
+    .await
+    .expect("cordoned");
+    assert!(agent.is_running());
+}
+
+#[tokio::test]
 async fn upgraded_agent_hands_back_and_cordons_nothing() {
     let redis = require!(Redis::start().await);
     let cluster = require!(ControlPlane::shared().await);
@@ -181,14 +230,14 @@ async fn upgraded_agent_hands_back_and_cordons_nothing() {
     };
     let (mut agent, _) = program.start();
     units_become(&queue, "tokens of all four units", |units| {
-        units.len() == 4 && units.iter().all(|unit| unit.tokens > 10)
+        units.len() == 4 && units.iter().all(|unit| unit.tokens > 4)
     })
     .await
     .expect("all stream");
     let status_code = agent.terminate(Duration::from_secs(10)).await.expect("ends within 10 s");
     assert!(status_code.success(), "{}", agent.log());
     let units = queue.scan().await.expect("scan");
-    assert!(units.iter().all(|unit| unit.state == SlotState::Enqueued && unit.tokens > 10));
+    assert!(units.iter().all(|unit| unit.state == SlotState::Enqueued && unit.tokens > 4));
     assert_eq!(status(&queue).await.hand_backs["agent_restart"], 4);
     let record = cluster.kubectl().get(&["node", &node]).await.expect("node");
     assert_ne!(record["spec"]["unschedulable"], true);
@@ -226,7 +275,7 @@ async fn agent_outlives_redis_and_engine() {
     );
     let folder = tempfile::tempdir().unwrap();
     let policy = policy_file(folder.path(), POLICY);
-    let engine = EngineEmulator::start(slow_engine()).expect("an engine");
+    let engine = EngineEmulator::start(engine_at(100.0)).expect("an engine");
     let (redis_url, engine_url, imds_url) = (redis.url(), engine.base_url(), quiet.base_url());
     redis.stop().await.expect("stops");
     let (mut agent, health) = AgentProgram {
@@ -253,7 +302,11 @@ async fn agent_outlives_redis_and_engine() {
         .await
         .expect("streams");
     redis.kill();
-    agent.logged("queue away", EVENT_LIMIT).await.expect("says that the queue is away");
+    until("the agent to say that the queue is away again", EVENT_LIMIT, || async {
+        (agent.log().matches("queue does not answer").count() >= 2).then_some(())
+    })
+    .await
+    .expect("says so");
     redis.restart().await.expect("starts");
     let taken = until("the group to be sealed", EVENT_LIMIT, || async {
         queue.take("trainer", 1).await.ok().filter(|groups| groups.len() == 1)

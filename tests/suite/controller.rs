@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ebbtide_core::fabric::FabricVerdict;
-use ebbtide_core::ids::{NodeName, PolicyVersion, ReplicaId};
+use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_core::work::{Finish, FinishReason};
 use ebbtide_harness::{ControlPlane, Moto, Program, Redis, require, until};
@@ -81,11 +81,15 @@ fn node_of(instance: &str) -> NodeName {
     format!("node-{instance}").parse().unwrap()
 }
 
+fn holder_of(instance: &str) -> Holder {
+    format!("{}/boot/agent-{instance}", node_of(instance)).parse().unwrap()
+}
+
 async fn report_nodes(queue: &WorkQueue, instances: &[String], in_flight: impl Fn(&str) -> u32) {
     for instance in instances {
         let node = node_of(instance);
         let record = NodeRecord {
-            holder: format!("{node}/boot/agent-{instance}").parse().unwrap(),
+            holder: holder_of(instance),
             replica: ReplicaId::from(&node),
             node,
             instance_id: Some(instance.clone()),
@@ -163,32 +167,39 @@ async fn empty_buffer_raises_and_full_buffer_drains_before_it_terminates() {
     .expect("raised");
 
     // Now everything is done and the buffer full: one replica is idle, the others are busy.
+    let before = pool.instances().await;
+    let idle = &before[0];
+    let load = |instance: &str| if instance == idle { 0 } else { 4 };
+    report_nodes(&queue, &before, load).await;
+    for busy in &before[1..] {
+        let (holder, ttl) = (holder_of(busy), Duration::from_secs(60));
+        let leased = queue.lease(&holder, 1, ttl, PolicyVersion(1)).await.expect("leased");
+        assert_eq!(leased.grants.len(), 1);
+    }
     fill_buffer(&queue, 12).await;
-    let victim = until("a drain to be asked for", EVENT_LIMIT, || async {
-        let instances = pool.instances().await;
-        let idle = instances[0].clone();
-        report_nodes(&queue, &instances, |instance| if instance == idle { 0 } else { 4 }).await;
-        queue.view().await.ok()?.drains.into_iter().next()
+    let idle_replica = ReplicaId::from(&node_of(idle));
+    let victim = until("the idle one to be asked to drain", EVENT_LIMIT, || async {
+        report_nodes(&queue, &before, load).await;
+        queue.view().await.ok()?.active_drain(&idle_replica).cloned()
     })
     .await
     .expect("asked for");
-    let before = pool.instances().await;
-    assert_eq!(victim.replica.as_str(), format!("node-{}", before[0]), "the idle one goes first");
     let drained = DrainProgress {
         replica: victim.replica.clone(),
         request_id: victim.request_id.clone(),
         generation: 0,
         state: DrainState::Drained,
     };
-    assert!(pool.instances().await.contains(&before[0]), "not before it is drained");
+    assert!(pool.instances().await.contains(idle), "not before it is drained");
     queue.report_drain(drained).await.expect("reported");
     until("exactly the victim to be terminated", EVENT_LIMIT, || async {
         let now = pool.instances().await;
         report_nodes(&queue, &now, |_| 4).await;
-        (!now.contains(&before[0])).then_some(())
+        (!now.contains(idle)).then_some(())
     })
     .await
     .expect("terminated");
+    // Others were asked as well, and are busy: they stay until they are drained.
     let left = pool.instances().await;
     assert!(left.iter().all(|instance| before.contains(instance)), "nothing else was launched");
     assert_eq!(left.len(), before.len() - 1);

@@ -53,6 +53,14 @@ pub enum EngineError {
         /// The limit.
         limit: Duration,
     },
+    /// It holds all streams for too long.
+    #[error("engine paused for {} s, limit {} s", waited.as_secs(), limit.as_secs())]
+    LeftPaused {
+        /// How long it held them.
+        waited: Duration,
+        /// The limit.
+        limit: Duration,
+    },
     /// It sent what the driver does not know.
     #[error("unexpected data from the engine: {problem}")]
     Malformed {

@@ -277,4 +277,5 @@ fn explain(error: &reqwest::Error) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests may unwrap")]
 mod tests;

@@ -16,6 +16,9 @@ use crate::shared::Shared;
 /// tokens are 32 MiB of ids and log-probabilities.
 const WAITING_TOKENS_MAX: u64 = 4 << 20;
 
+/// Between two looks whether a silent engine is paused.
+const PAUSE_LOOK: Duration = Duration::from_secs(1);
+
 /// Runs a stream to its end and reports it to the ledger.
 pub(super) async fn run_stream(shared: Arc<Shared>, slot: Arc<EngineSlot>, job: StreamJob) {
     let request = job.call.request.clone();
@@ -93,7 +96,7 @@ async fn take_in(shared: &Shared, request: &RequestId, ids: &[i32], logprobs: &[
     let clocks = (Instant::now(), (shared.wall_clock)());
     let plenty = shared.config.pace.append_tokens;
     let received = shared.desk.ledger().receive(request, ids, logprobs, plenty, clocks);
-    shared.metrics.tokens_received.inc_by(ids.len() as u64);
+    shared.metrics.tokens.received.inc_by(ids.len() as u64);
     match received {
         Received::Kept => {}
         Received::Plenty => shared.desk.nudge(),
@@ -113,27 +116,32 @@ async fn wait_for_room(shared: &Shared) {
 }
 
 /// Waits for the engine, but not longer than the progress limit; a pause for weights suspends it
-/// up to a limit of its own.
+/// up to a limit of its own, which ends a little before the queue's.
 async fn within_progress<T>(
     shared: &Shared,
     slot: &EngineSlot,
     wait: impl Future<Output = T>,
 ) -> Result<T, EngineError> {
-    let limits = shared.config.lease.progress;
-    let begun = Instant::now();
+    let lease = shared.config.lease;
+    let (idle_limit, pause_limit) =
+        (lease.progress.idle, lease.progress.engine_pause.saturating_sub(lease.renew_every));
+    let step = idle_limit.min(PAUSE_LOOK);
+    let (mut idle, mut paused) = (Duration::ZERO, Duration::ZERO);
     tokio::pin!(wait);
-    let mut paused_for = Duration::ZERO;
     loop {
-        let step = limits.idle.min(limits.engine_pause);
         if let Ok(result) = timeout(step, &mut wait).await {
             return Ok(result);
         }
         if slot.is_paused() {
-            paused_for += step;
+            paused += step;
+        } else {
+            idle += step;
         }
-        let (waited, limit) = (begun.elapsed(), limits.idle + paused_for.min(limits.engine_pause));
-        if waited >= limit {
-            return Err(EngineError::Stalled { waited, limit });
+        if paused > pause_limit {
+            return Err(EngineError::LeftPaused { waited: paused, limit: pause_limit });
+        }
+        if idle >= idle_limit {
+            return Err(EngineError::Stalled { waited: idle, limit: idle_limit });
         }
     }
 }

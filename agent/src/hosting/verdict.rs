@@ -70,9 +70,13 @@ fn judge_failure(error: &EngineError, seen: Circumstances) -> (Then, EngineNote)
         error if error.is_engine_in_doubt() => EngineNote::InDoubt(problem.clone()),
         _ => EngineNote::Fine,
     };
-    let took_nothing =
-        matches!(error, EngineError::Unreachable { .. } | EngineError::Unable { .. });
-    if seen.leaving.is_some() || seen.draining.is_some() || took_nothing {
+    let is_blameless = matches!(
+        error,
+        EngineError::Unreachable { .. }
+            | EngineError::Unable { .. }
+            | EngineError::LeftPaused { .. }
+    );
+    if seen.leaving.is_some() || seen.draining.is_some() || is_blameless {
         return (Then::HandBack(cause_of(seen)), note);
     }
     (Then::Fault(problem), note)
@@ -100,6 +104,11 @@ mod tests {
 
     fn stalled() -> EngineError {
         EngineError::Stalled { waited: Duration::from_secs(61), limit: Duration::from_secs(60) }
+    }
+
+    fn left_paused() -> EngineError {
+        let (waited, limit) = (Duration::from_secs(300), Duration::from_secs(295));
+        EngineError::LeftPaused { waited, limit }
     }
 
     #[test]
@@ -139,6 +148,7 @@ mod tests {
             (EngineError::BrokenStream { problem: String::new() }, true, true),
             (EngineError::Refused { status: 400, problem: String::new() }, true, false),
             (unreachable(), false, true),
+            (left_paused(), false, true),
         ] {
             let (then, note) = judge(Outcome::Failed(error.clone()), seen);
             assert_eq!(matches!(then, Then::Fault(_)), is_attempt, "{error}");

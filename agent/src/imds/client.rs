@@ -179,4 +179,5 @@ async fn body_of(mut response: Response, path: &str) -> Result<String, ImdsError
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests may unwrap")]
 mod tests;

@@ -99,14 +99,18 @@ impl NodeLane {
         self.is_calling = false;
         match answer {
             Ok(()) => {
-                if self.standing != Standing::Known(reason) {
-                    tracing::info!(reason = reason.unwrap_or("none"), "node marks set");
+                match reason {
+                    Some(reason) => tracing::info!(reason, "node cordoned and tainted"),
+                    None => tracing::debug!("node is free of our marks"),
                 }
                 self.standing = Standing::Known(reason);
                 self.try_at = None;
                 self.backoff.reset();
             }
-            Err(_) => {
+            Err(error) => {
+                if self.backoff.failures() == 0 {
+                    tracing::warn!(%error, "trying again, handing back goes on meanwhile");
+                }
                 // What stands now is anybody's guess.
                 self.standing = Standing::Unknown;
                 self.try_at = Some(now + self.backoff.next_pause());

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use ebbtide_agent::emulator::engine::PauseMode;
+use ebbtide_agent::emulator::imds::path;
 use ebbtide_core::work::FinishReason;
 use ebbtide_queue::command::{HandBackCause, Then, UnitWrite};
 use ebbtide_queue::control::NodeState;
@@ -125,4 +127,42 @@ async fn freed_slots_are_filled_at_once() {
     // 400 samples of 50 ms in 8 places are 2.5 s; a poll delay at each would double that.
     assert!(begun.elapsed() < Duration::from_secs(10), "took {:?}", begun.elapsed());
     assert_eq!(node.agent.counts().units_completed, 400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engine_left_paused_gives_its_units_up_without_an_attempt() {
+    let world = World::new();
+    world.enqueue([group("a", 4, 600)]).await;
+    let node = world.node("n1").with(|config| {
+        config.lease.progress.idle = Duration::from_millis(700);
+        config.lease.progress.engine_pause = Duration::from_secs(2);
+    });
+    let node = node.start();
+    node.wait_until_busy(4).await;
+    node.place.engine.handle().pause(PauseMode::Keep);
+    node.wait_until(|agent| agent.counts().handed_back_total() == 4).await;
+    let causes = node.agent.counts().units_handed_back;
+    assert_eq!(causes.get(&HandBackCause::Engine), Some(&4));
+    let _other = world.node("n2").start();
+    let samples = world.take_samples(4).await;
+    assert!(samples.iter().all(|sample| sample.attempts == 0), "{samples:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn short_pause_for_weights_costs_nothing() {
+    let world = World::new();
+    world.enqueue([group("a", 4, 300)]).await;
+    let node = world.node("n1").with(|config| {
+        config.lease.progress.idle = Duration::from_millis(600);
+    });
+    let node = node.start();
+    node.wait_until_busy(4).await;
+    let engine = node.place.engine.handle();
+    engine.pause(PauseMode::Keep);
+    // Fifteen looks, ten a second, take longer than twice the progress limit.
+    let looks = node.imds().requests(path::SPOT_ACTION);
+    within(node.imds().await_requests(path::SPOT_ACTION, looks + 15)).await;
+    engine.resume();
+    let samples = world.take_samples(4).await;
+    assert!(samples.iter().all(|s| (s.attempts, s.hand_backs) == (0, 0)), "{samples:?}");
 }

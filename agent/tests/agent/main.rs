@@ -6,5 +6,6 @@ mod engines;
 mod notices;
 mod outages;
 mod restarts;
+mod soak;
 mod weights;
 mod world;

@@ -49,30 +49,28 @@ async fn notice_while_the_queue_is_away_hands_back_when_it_is_there_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agent_whose_leases_were_lost_writes_nothing_and_stops_its_streams() {
+async fn agent_whose_leases_were_lost_writes_nothing_and_ends_its_streams() {
     let world = World::new();
-    world.enqueue([group("a", 8, 1_000)]).await;
-    let zombie = world.node("n1").with(|config| config.concurrency_per_engine = 8).start();
+    world.enqueue([group("a", 8, 1_500)]).await;
+    let way = world.own_way();
+    let zombie = world.node("n1").by(way.clone()).start();
     zombie.wait_until_busy(8).await;
-    // Its leases run out unnoticed, as for a process that was stopped, and another takes them.
-    let renewals_fail = world.port.clone();
-    let other = world.node("n2");
-    world.set_queue_down(true);
-    until(|| async { zombie.agent.counts().tokens_waiting > 8 * 450 }).await;
-    drop(renewals_fail);
-    zombie.imds().announce_spot(
-        ebbtide_agent::emulator::imds::SpotAction::Hibernate,
-        crate::world::timestamp_now(),
-    );
-    zombie.wait_until(|agent| !agent.is_gate_open()).await;
-    world.set_queue_down(false);
-    let _other = other.start();
-    let samples = world.take_samples(8).await;
-    let tokens: u64 = samples.iter().map(|sample| u64::from(sample.len())).sum();
-    let status = world.status().await;
-    assert_eq!(status.tokens.accepted, tokens);
-    assert_eq!(status.completed, 8);
+    // It is cut off until its leases have run out and another holds the units.
+    way.set_down(true);
+    let other = world.node("n2").start();
+    other.wait_until_busy(8).await;
+    assert!(zombie.agent.counts().tokens_waiting > 0);
+    way.set_down(false);
+    zombie.wait_until(|agent| agent.counts().units_lost == 8).await;
     within(zombie.place.engine.handle().wait_for(|counts| counts.is_idle())).await;
+    let samples = world.take_samples(8).await;
+    assert!(samples.iter().all(|sample| sample.len() == 1_500 && sample.infra_attempts == 1));
+    let (lost, kept) = (zombie.agent.counts(), other.agent.counts());
+    assert_eq!(lost.tokens_received, lost.tokens_stored + lost.tokens_dropped);
+    assert!(lost.tokens_dropped > 0);
+    let status = world.status().await;
+    assert_eq!(status.tokens.generated, lost.tokens_stored + kept.tokens_stored);
+    assert_eq!((status.completed, status.tokens.accepted), (8, 8 * 1_500));
 }
 
 #[tokio::test(flavor = "multi_thread")]

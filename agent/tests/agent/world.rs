@@ -46,14 +46,23 @@ pub async fn until<F: Future<Output = bool>>(mut holds: impl FnMut() -> F) {
     .await;
 }
 
-/// A queue in memory that can be unreachable, and that counts who claims.
+/// A way to the queue in memory that can be cut, and that counts who claims through it.
 pub struct FlakyPort {
-    inner: MemoryPort,
+    inner: Arc<MemoryPort>,
     is_down: AtomicBool,
     leases: AtomicU64,
 }
 
 impl FlakyPort {
+    fn to(inner: Arc<MemoryPort>) -> Arc<Self> {
+        Arc::new(Self { inner, is_down: AtomicBool::new(false), leases: AtomicU64::new(0) })
+    }
+
+    /// Cuts the way, or opens it again.
+    pub fn set_down(&self, is_down: bool) {
+        self.is_down.store(is_down, Ordering::SeqCst);
+    }
+
     fn check(&self) -> Result<(), QueueError> {
         if self.is_down.load(Ordering::SeqCst) {
             let (what, problem) = ("the queue".to_owned(), "taken away".to_owned());
@@ -100,17 +109,18 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
-        let port = Arc::new(FlakyPort {
-            inner: MemoryPort::new(2, wall_clock_now),
-            is_down: AtomicBool::new(false),
-            leases: AtomicU64::new(0),
-        });
+        let port = FlakyPort::to(Arc::new(MemoryPort::new(2, wall_clock_now)));
         Self { queue: WorkQueue::new(port.clone()), port, marks: MemoryMarks::default() }
     }
 
-    /// Makes the queue unreachable, or reachable again.
+    /// Makes the queue unreachable for everybody, or reachable again.
     pub fn set_queue_down(&self, is_down: bool) {
-        self.port.is_down.store(is_down, Ordering::SeqCst);
+        self.port.set_down(is_down);
+    }
+
+    /// A way to the queue of its own.
+    pub fn own_way(&self) -> Arc<FlakyPort> {
+        FlakyPort::to(self.port.inner.clone())
     }
 
     /// Lease calls that were made so far.
@@ -167,7 +177,13 @@ impl World {
             ..LeaseTerms::default()
         };
         config.drain = DrainTerms { reserve: Duration::from_millis(500), ..DrainTerms::default() };
-        NodePlan { world: self, config, engine: engine_config(), wall_clock: wall_clock_now }
+        NodePlan {
+            world: self,
+            config,
+            engine: engine_config(),
+            wall_clock: wall_clock_now,
+            queue: self.queue.clone(),
+        }
     }
 }
 
@@ -198,6 +214,7 @@ pub struct NodePlan<'a> {
     pub config: AgentConfig,
     pub engine: EngineConfig,
     pub wall_clock: fn() -> ebbtide_core::time::UnixMillis,
+    queue: WorkQueue,
 }
 
 impl<'a> NodePlan<'a> {
@@ -213,6 +230,12 @@ impl<'a> NodePlan<'a> {
 
     pub fn with_clock(mut self, clock: fn() -> ebbtide_core::time::UnixMillis) -> Self {
         self.wall_clock = clock;
+        self
+    }
+
+    /// Reaches the queue by a way of its own.
+    pub fn by(mut self, way: Arc<FlakyPort>) -> Self {
+        self.queue = WorkQueue::new(way);
         self
     }
 
@@ -250,7 +273,7 @@ impl<'a> NodePlan<'a> {
             engines: vec![Arc::new(engine)],
             marks: Arc::new(self.world.marks.clone()),
             wall_clock: self.wall_clock,
-            ..Outside::with_queue(self.world.queue.clone())
+            ..Outside::with_queue(self.queue.clone())
         }
     }
 }

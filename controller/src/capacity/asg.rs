@@ -305,8 +305,13 @@ impl Capacity for AsgCapacity {
     }
 
     async fn terminate(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError> {
-        group_of(pool).ok_or_else(|| foreign(pool))?;
-        for instance in instances {
+        let name = group_of(pool).ok_or_else(|| foreign(pool))?;
+        // An instance on its way out is no more counted: asking again would take another one's
+        // place from the desired size.
+        let groups = self.describe_groups(&[name]).await?;
+        let size = groups.get(name.as_str()).map(convert::pool_size).unwrap_or_default();
+        let counted: BTreeSet<&InstanceId> = size.counted().map(|instance| &instance.id).collect();
+        for instance in instances.iter().filter(|id| counted.contains(id)) {
             self.terminate_one(instance).await?;
         }
         Ok(())

@@ -241,6 +241,7 @@ impl PoolState {
             size: Signal::fresh(PoolSize {
                 desired: self.desired,
                 limit: None,
+                floor: 0,
                 instances: self.nodes.values().map(instance).collect(),
             }),
             activities: Signal::fresh(Activities {

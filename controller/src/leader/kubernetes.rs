@@ -15,7 +15,7 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{LeaderLease, Leadership, Standing};
+use super::{LeaderLease, Leadership, MINUTE_MS, Standing};
 
 /// When a lease is renewed and when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,15 @@ struct Campaign {
     /// Resource version of another's lease, and when it was first seen.
     rival: Option<(String, Instant)>,
     held: Option<Leadership>,
+}
+
+impl Campaign {
+    /// At most this long, and not past the end of a lease that is held.
+    fn bounded(&self, wait: Duration) -> Duration {
+        let until = self.held.and_then(|held| held.until);
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        left.filter(|left| !left.is_zero()).map_or(wait, |left| wait.min(left))
+    }
 }
 
 impl KubernetesLease {
@@ -125,16 +134,15 @@ impl KubernetesLease {
         now: Instant,
     ) -> Option<Lease> {
         let Some(current) = current else {
-            // A lease that was deleted must not begin again below generations that were used:
-            // the minutes of the clock rise faster than leaders change.
-            let minutes = i32::try_from((self.now)().0 / 60_000).unwrap_or(i32::MAX);
             let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
-            let lease = Lease { metadata, spec: None };
-            return Some(self.claimed(lease, minutes));
+            return Some(self.claimed(Lease { metadata, spec: None }));
         };
-        let transitions = current.spec.as_ref().and_then(|spec| spec.lease_transitions);
-        let transitions = transitions.unwrap_or(0);
         if holder(&current) == Some(self.identity.as_str()) {
+            if campaign.held.is_none() {
+                // An earlier process of that name had it, or this one lost its standing: either
+                // way another generation begins.
+                return Some(self.claimed(current));
+            }
             let mut lease = current;
             if let Some(spec) = &mut lease.spec {
                 spec.renew_time = Some(self.micro_time());
@@ -151,17 +159,24 @@ impl KubernetesLease {
         let lasts = lasts.and_then(|seconds| u64::try_from(seconds).ok());
         let lasts = lasts.map_or(self.timing.duration, Duration::from_secs);
         let is_free = holder(&current).is_none() || since + lasts <= now;
-        is_free.then(|| self.claimed(current, transitions.saturating_add(1)))
+        is_free.then(|| self.claimed(current))
     }
 
-    fn claimed(&self, lease: Lease, transitions: i32) -> Lease {
+    /// The lease with this candidate as its new holder, under the next generation.
+    ///
+    /// Generations never fall below the minutes of the clock, which rise faster than leaders
+    /// change: neither a lease that was deleted nor a while without Kubernetes leads back to
+    /// generations that the queue refuses as older.
+    fn claimed(&self, lease: Lease) -> Lease {
+        let before = lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0);
+        let minutes = i32::try_from((self.now)().0 / MINUTE_MS).unwrap_or(0);
         let seconds = i32::try_from(self.timing.duration.as_secs()).unwrap_or(i32::MAX);
         let spec = LeaseSpec {
             acquire_time: Some(self.micro_time()),
             renew_time: Some(self.micro_time()),
             holder_identity: Some(self.identity.clone()),
             lease_duration_seconds: Some(seconds.max(1)),
-            lease_transitions: Some(transitions),
+            lease_transitions: Some(before.saturating_add(1).max(minutes)),
             ..lease.spec.unwrap_or_default()
         };
         Lease { spec: Some(spec), ..lease }
@@ -195,15 +210,17 @@ impl LeaderLease for KubernetesLease {
         let mut campaign = Campaign::default();
         let mut was_away = false;
         loop {
+            // No wait reaches past the end of the lease, so that the end is published at once.
+            let call_limit = campaign.bounded(self.timing.call_limit);
             let call = self.round(&mut campaign);
             let outcome = tokio::select! {
-                outcome = tokio::time::timeout(self.timing.call_limit, call) => outcome,
+                outcome = tokio::time::timeout(call_limit, call) => outcome,
                 () = shutdown.cancelled() => break,
             };
             let problem = match outcome {
                 Ok(Ok(())) => None,
                 Ok(Err(error)) => Some(error.to_string()),
-                Err(_) => Some(format!("no answer within {:?}", self.timing.call_limit)),
+                Err(_) => Some(format!("no answer within {call_limit:?}")),
             };
             match &problem {
                 Some(problem) if !was_away => {
@@ -219,7 +236,7 @@ impl LeaderLease for KubernetesLease {
             campaign.held = campaign.held.filter(|held| held.holds_for(Duration::ZERO, now));
             publish(&standing, campaign.held);
             tokio::select! {
-                () = tokio::time::sleep(self.timing.renew_every) => {}
+                () = tokio::time::sleep(campaign.bounded(self.timing.renew_every)) => {}
                 () = shutdown.cancelled() => break,
             }
         }
@@ -240,4 +257,71 @@ fn publish(standing: &Standing, held: Option<Leadership>) {
 fn holder(lease: &Lease) -> Option<&str> {
     let holder = lease.spec.as_ref()?.holder_identity.as_deref()?;
     (!holder.is_empty()).then_some(holder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(identity: &str) -> KubernetesLease {
+        let config = kube::Config::new("http://127.0.0.1:1".parse().expect("valid"));
+        let client = kube::Client::try_from(config).expect("nothing is called");
+        KubernetesLease::new(client, "default", "lease", identity, || UnixMillis(60_000 * 500))
+    }
+
+    fn of_rival(version: &str) -> Lease {
+        let spec = LeaseSpec {
+            holder_identity: Some("rival".to_owned()),
+            lease_duration_seconds: Some(15),
+            lease_transitions: Some(700),
+            ..LeaseSpec::default()
+        };
+        let resource_version = Some(version.to_owned());
+        let metadata = ObjectMeta { resource_version, ..ObjectMeta::default() };
+        Lease { metadata, spec: Some(spec) }
+    }
+
+    fn transitions(lease: &Lease) -> Option<i32> {
+        lease.spec.as_ref().and_then(|spec| spec.lease_transitions)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lease_of_a_rival_is_taken_only_after_it_stood_still() {
+        let (candidate, mut campaign) = (candidate("one"), Campaign::default());
+        let began_at = Instant::now();
+        let seconds = |count| began_at + Duration::from_secs(count);
+        assert!(candidate.wanted(&mut campaign, Some(of_rival("1")), began_at).is_none());
+        assert!(candidate.wanted(&mut campaign, Some(of_rival("1")), seconds(14)).is_none());
+        assert!(candidate.wanted(&mut campaign, Some(of_rival("2")), seconds(16)).is_none());
+        assert!(candidate.wanted(&mut campaign, Some(of_rival("2")), seconds(30)).is_none());
+        let taken = candidate.wanted(&mut campaign, Some(of_rival("2")), seconds(31));
+        let taken = taken.expect("it stood still for its whole duration");
+        assert_eq!((holder(&taken), transitions(&taken)), (Some("one"), Some(701)));
+    }
+
+    #[tokio::test]
+    async fn lease_given_back_is_taken_at_once() {
+        let (candidate, mut campaign) = (candidate("one"), Campaign::default());
+        let mut given_back = of_rival("1");
+        given_back.spec.as_mut().expect("just made").holder_identity = Some(String::new());
+        let taken = candidate.wanted(&mut campaign, Some(given_back), Instant::now());
+        assert_eq!(taken.as_ref().and_then(transitions), Some(701));
+    }
+
+    #[tokio::test]
+    async fn new_lease_begins_above_generations_that_were_used() {
+        let (candidate, mut campaign) = (candidate("one"), Campaign::default());
+        let made = candidate.wanted(&mut campaign, None, Instant::now()).expect("nobody has it");
+        assert_eq!(transitions(&made), Some(500), "minutes of the clock");
+    }
+
+    #[tokio::test]
+    async fn renewal_keeps_the_generation_and_a_new_process_raises_it() {
+        let (candidate, mut campaign) = (candidate("rival"), Campaign::default());
+        let restarted = candidate.wanted(&mut campaign, Some(of_rival("1")), Instant::now());
+        assert_eq!(restarted.as_ref().and_then(transitions), Some(701));
+        campaign.held = Some(Leadership { generation: 701, until: None });
+        let renewed = candidate.wanted(&mut campaign, Some(of_rival("1")), Instant::now());
+        assert_eq!(renewed.as_ref().and_then(transitions), Some(700));
+    }
 }

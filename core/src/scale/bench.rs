@@ -1,4 +1,5 @@
-//! Which pools are left out for a while: benched after a failed launch, for growing times.
+//! Which pools are left out for a while: benched after a failed launch, for growing times, or left
+//! to another writer who sets their size.
 //!
 //! Only times that the provider gave are compared with each other; the time on the bench runs on
 //! the controller's clock from the moment the failure was seen.
@@ -17,6 +18,13 @@ const BENCH_MAX: Duration = Duration::from_secs(1800);
 /// Longest time that a pool may stay short without a word and without growing.
 const LAUNCH_LIMIT: Duration = Duration::from_secs(600);
 
+/// Looks in a row at which a pool must have another size than was asked for, before somebody else
+/// is taken to write it.
+const CONFLICT_LOOKS: u32 = 3;
+
+/// How long a pool is left to the other writer: at most one write of ours in that time.
+const CONFLICT_WINDOW: Duration = Duration::from_secs(300);
+
 /// What is remembered of one pool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct PoolMemory {
@@ -27,6 +35,21 @@ pub(super) struct PoolMemory {
     /// Since when the pool has had fewer nodes than asked for without growing.
     short_since: Option<UnixMillis>,
     bench: Option<Bench>,
+    /// The size that was last asked for and granted.
+    asked: Option<u32>,
+    /// Looks in a row that showed another size.
+    strange_looks: u32,
+    conflict: Option<Conflict>,
+}
+
+/// Somebody else writes the size of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Conflict {
+    pub until: UnixMillis,
+    /// What was asked for here.
+    pub asked: u32,
+    /// What was found.
+    pub found: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +70,9 @@ impl PoolMemory {
             seen_until,
             counted,
             short_since: self.short_since.or(Some(now)),
-            bench: self.bench,
+            ..self.clone()
         };
+        next.compare_size(size.desired, now);
         if counted >= size.desired {
             return Self { short_since: None, bench: None, ..next };
         }
@@ -60,6 +84,40 @@ impl PoolMemory {
             next.send_to_bench(kind, now);
         }
         next
+    }
+
+    /// A size was asked for and granted; `None` when nobody knows what holds now. Only a look
+    /// that shows the size ends a row of strange ones: asking again and again does not.
+    pub fn note_asked(&mut self, asked: Option<u32>) {
+        self.asked = asked;
+    }
+
+    /// What is taken to be asked for.
+    pub fn asked(&self) -> Option<u32> {
+        self.asked
+    }
+
+    fn compare_size(&mut self, found: u32, now: UnixMillis) {
+        let Some(asked) = self.asked.filter(|asked| *asked != found) else {
+            self.strange_looks = 0;
+            return;
+        };
+        self.strange_looks += 1;
+        if self.strange_looks >= CONFLICT_LOOKS {
+            self.conflict = Some(Conflict { until: now.plus(CONFLICT_WINDOW), asked, found });
+            (self.asked, self.strange_looks) = (Some(found), 0);
+        }
+    }
+
+    /// Whether the pool is left alone: somebody else writes its size, or seems to, and it was
+    /// written back once already.
+    pub fn is_left_alone(&self, now: UnixMillis) -> bool {
+        self.conflict(now).is_some() || self.strange_looks > 1
+    }
+
+    /// The other writer that the pool is left to, as of `now`.
+    pub fn conflict(&self, now: UnixMillis) -> Option<Conflict> {
+        self.conflict.filter(|conflict| conflict.until > now)
     }
 
     /// Up to when activities are accounted for, and the newest failure since that says something

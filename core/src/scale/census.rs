@@ -46,6 +46,8 @@ pub(super) struct PoolCount<'a> {
     pub leaving: u32,
     /// Replicas that may be added.
     pub room: u32,
+    /// Replicas that may be asked to leave before the provider's own least size is met.
+    pub spare: u32,
     /// Nodes that count.
     pub counted: u32,
 }
@@ -84,9 +86,14 @@ pub(super) fn take_census<'a>(
         leaving[pool] += 1;
     }
     for ((pool, size), leaving) in sizes.into_iter().zip(leaving) {
-        let is_benched =
-            memory.get(&pool.name).is_some_and(|memory| memory.benched(observation.now).is_some());
-        census.pools.push(PoolCount::of(terms, pool, size, leaving, is_benched));
+        let memory = memory.get(&pool.name);
+        let is_benched = memory.is_some_and(|pool| pool.benched(observation.now).is_some());
+        let is_others = memory.is_some_and(|pool| pool.is_left_alone(observation.now));
+        let mut count = PoolCount::of(terms, pool, size, leaving, is_benched);
+        if is_others {
+            (count.room, count.spare) = (0, 0);
+        }
+        census.pools.push(count);
     }
     Ok(census)
 }
@@ -112,6 +119,7 @@ impl<'a> PoolCount<'a> {
             present: present / gang,
             leaving,
             room: free_nodes / gang,
+            spare: (size.desired.saturating_sub(size.floor) / gang).saturating_sub(leaving),
             counted,
         }
     }

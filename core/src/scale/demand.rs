@@ -2,7 +2,7 @@
 //!
 //! | buffer | wish |
 //! |---|---|
-//! | below its target | what the useful work occupies, at most what pace and shortage need; never fewer than run |
+//! | below its target | what useful work occupies, at most what pace needs; no less than runs |
 //! | target to maximum | what the pace needs; what runs, while the pace is not measured |
 //! | at its maximum | a little less than the pace needs; none, while the pace is not measured |
 //!

@@ -79,7 +79,7 @@ pub(super) fn forget_gone(
 
 /// Chooses up to `wanted` replicas to drain: idle ones first, then those that AWS advised to
 /// leave, then the least loaded; among equals the earliest in their life, on-demand before Spot,
-/// the least preferred pool first.
+/// the least preferred pool first. No pool goes below its provider's own least size.
 pub(super) fn choose_victims<'a>(
     terms: &SizingTerms,
     census: &Census<'a>,
@@ -94,8 +94,13 @@ pub(super) fn choose_victims<'a>(
         let is_kept_market = market == Some(Market::Spot);
         (load > 0, !replica.is_advised, load, replica.state, is_kept_market, rank, &replica.id)
     });
-    candidates.truncate(usize::try_from(wanted).unwrap_or(usize::MAX));
-    candidates
+    let mut spare: Vec<u32> = census.pools.iter().map(|pool| pool.spare).collect();
+    let is_spare = |replica: &&ReplicaView| {
+        let left = spare.get_mut(census.rank(replica.pool.as_ref()));
+        left.is_some_and(|left| left.checked_sub(1).map(|rest| *left = rest).is_some())
+    };
+    let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+    candidates.into_iter().filter(is_spare).take(wanted).collect()
 }
 
 fn market_of(terms: &SizingTerms, replica: &ReplicaView) -> Option<Market> {

@@ -73,6 +73,22 @@ impl ScaleMemory {
             .filter_map(move |(name, pool)| pool.benched(now).map(|(kind, _)| (name, kind)))
     }
 
+    /// Takes note of what became of an action, so that a size that somebody else set is told
+    /// from one that was asked for here.
+    pub fn note_outcome(&mut self, action: &Action, is_done: bool) {
+        let (name, asked) = match action {
+            Action::Raise { pool, to, .. } => (pool, Some(*to)),
+            Action::Retire { pool, instances, .. } => {
+                let fewer = u32::try_from(instances.len()).unwrap_or(u32::MAX);
+                let before = self.pools.get(pool).and_then(PoolMemory::asked);
+                (pool, before.map(|before| before.saturating_sub(fewer)))
+            }
+            _ => return,
+        };
+        let pool = self.pools.entry(name.clone()).or_default();
+        pool.note_asked(asked.filter(|_| is_done));
+    }
+
     fn look_at_pools(&mut self, observation: &Observation) {
         for view in &observation.pools {
             let next = self.pools.entry(view.name.clone()).or_default();
@@ -223,7 +239,13 @@ fn note_pools(
 ) {
     for pool in &census.pools {
         let name = &pool.terms.name;
-        let benched = memory.pools.get(name).and_then(|pool| pool.benched(observation.now));
+        let now = observation.now;
+        let benched = memory.pools.get(name).and_then(|pool| pool.benched(now));
+        if let Some(conflict) = memory.pools.get(name).and_then(|pool| pool.conflict(now)) {
+            let (pool, remaining) = (name.clone(), conflict.until.remaining(now));
+            let (asked, found) = (conflict.asked, conflict.found);
+            reasons.push(Reason::ConflictingWriter { pool, asked, found, remaining });
+        }
         let (desired, observed) = (pool.size.desired, pool.counted);
         if let Some((kind, remaining)) = benched {
             reasons.push(Reason::PoolBenched { pool: name.clone(), kind, remaining });

@@ -173,6 +173,17 @@ pub enum Reason {
         /// Nodes that are there or on their way.
         observed: u32,
     },
+    /// Somebody else sets the size of a pool: it is left alone for a while.
+    ConflictingWriter {
+        /// Which pool.
+        pool: PoolName,
+        /// Nodes that were asked for here.
+        asked: u32,
+        /// Nodes that were found to be asked for instead.
+        found: u32,
+        /// For how much longer.
+        remaining: Duration,
+    },
     /// No pool has room for a replica.
     NoRoom {
         /// Replicas that are missing.
@@ -257,7 +268,9 @@ impl Reason {
             }
             Self::WeightSync { .. } => Some(HoldKind::Sync),
             Self::Stabilizing { .. } => Some(HoldKind::Stabilization),
-            Self::PoolBenched { .. } | Self::NoRoom { .. } => Some(HoldKind::Breaker),
+            Self::PoolBenched { .. } | Self::NoRoom { .. } | Self::ConflictingWriter { .. } => {
+                Some(HoldKind::Breaker)
+            }
             Self::Infeasible { .. } => Some(HoldKind::Gang),
             _ => None,
         }
@@ -326,6 +339,12 @@ impl Reason {
             Self::PoolFilling { pool, desired, observed } => {
                 write!(f, "pool {pool} has {observed} of {desired} nodes and fills up by itself")
             }
+            Self::ConflictingWriter { pool, asked, found, remaining } => write!(
+                f,
+                "somebody else set pool {pool} to {found} nodes, {asked} were asked for: it is \
+                 left alone for {} more",
+                Written(*remaining)
+            ),
             Self::NoRoom { missing } => write!(f, "no pool has room for {missing} more"),
             Self::Infeasible { nodes_per_replica } => {
                 write!(f, "no pool can hold the {nodes_per_replica} nodes of one replica")

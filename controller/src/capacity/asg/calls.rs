@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use aws_sdk_autoscaling::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
+use aws_sdk_autoscaling::error::{ProvideErrorMetadata, SdkError};
 
 use crate::backoff::Backoff;
 use crate::capacity::{CALL_LIMIT, CapacityError};
@@ -26,7 +26,7 @@ pub(super) async fn call<T, E, R, F>(
 where
     F: Future<Output = Result<T, SdkError<E, R>>>,
     E: ProvideErrorMetadata + std::error::Error + 'static,
-    R: fmt::Debug,
+    R: fmt::Debug + 'static,
 {
     let attempts = async {
         let mut backoff = Backoff::new(RETRY_PAUSE_FIRST, RETRY_PAUSE_MAX);
@@ -58,19 +58,31 @@ where
 fn explain<E, R>(what: &str, error: &SdkError<E, R>) -> CapacityError
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
-    R: fmt::Debug,
+    R: fmt::Debug + 'static,
 {
     let what = what.to_owned();
     match error {
         SdkError::ServiceError(service) => {
             let error = service.err();
-            let code = error.code().unwrap_or("without a code").to_owned();
+            let Some(code) = error.code() else {
+                let problem = "an error without a code".to_owned();
+                return CapacityError::Unavailable { what, problem };
+            };
             let message = error.message().unwrap_or("without a message").to_owned();
-            CapacityError::Refused { what, code, message }
+            CapacityError::Refused { what, code: code.to_owned(), message }
         }
-        other => {
-            let problem = DisplayErrorContext(other).to_string();
-            CapacityError::Unavailable { what, problem }
+        other => CapacityError::Unavailable { what, problem: with_causes(other) },
+    }
+}
+
+/// An error with everything that caused it, in one line for people.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    let mut texts = vec![error.to_string()];
+    for cause in causes.map(ToString::to_string) {
+        if !texts.iter().any(|text| text.ends_with(&cause)) {
+            texts.push(cause);
         }
     }
+    texts.join(": ")
 }

@@ -29,6 +29,7 @@ pub(super) fn pool_size(group: &AutoScalingGroup) -> PoolSize {
     PoolSize {
         desired: desired(group),
         limit: group.max_size().and_then(|nodes| u32::try_from(nodes).ok()),
+        floor: group.min_size().and_then(|nodes| u32::try_from(nodes).ok()).unwrap_or(0),
         instances: instances.collect(),
     }
 }

@@ -184,6 +184,30 @@ fn throttling_benches_no_pool() {
 }
 
 #[test]
+fn somebody_else_who_sets_the_size_is_reported_and_not_fought() {
+    let mut world = World::new().with_work(60, 0, 0);
+    let raise = world.plan();
+    assert_eq!(actions(&raise), ["raise pool spot from 0 to 4"]);
+    world.apply(&raise);
+    let mut writes = 0;
+    for _ in 0..60 {
+        world.size_mut(SPOT).desired = 1;
+        world.size_mut(SPOT).instances.truncate(1);
+        world.pass(SECOND * 5);
+        let plan = world.plan();
+        let of_spot = |text: &&String| text.starts_with("raise pool spot");
+        writes += actions(&plan).iter().filter(of_spot).count();
+        for action in &plan.actions {
+            world.memory.note_outcome(action, true);
+        }
+    }
+    let plan = world.plan();
+    let is_told = |reason: &Reason| matches!(reason, Reason::ConflictingWriter { .. });
+    assert!(plan.reasons.iter().any(is_told), "{plan}");
+    assert_eq!(writes, 1, "it is written back once in five minutes");
+}
+
+#[test]
 fn failure_from_before_the_first_look_is_ignored() {
     let mut world = World::new().with_work(60, 0, 0).with_replicas(SPOT, &[8, 8]);
     world.size_mut(SPOT).desired = 4;
@@ -270,6 +294,15 @@ fn on_demand_goes_before_spot_among_equals() {
         World::new().with_work(0, 0, 16).with_replicas(SPOT, &[0]).with_replicas(ON_DEMAND, &[0]);
     let plan = world.plan_for(SECOND * 60);
     assert_eq!(actions(&plan), ["ask on-demand-2 to drain"], "{plan}");
+}
+
+#[test]
+fn pool_is_not_asked_to_go_below_its_own_least_size() {
+    let mut world = World::new().with_work(0, 0, 16).with_replicas(SPOT, &[0, 0, 0]);
+    world.size_mut(SPOT).floor = 2;
+    let plan = world.plan_for(SECOND * 60);
+    assert_eq!(actions(&plan), ["ask spot-1 to drain"], "{plan}");
+    assert!(plan.reasons.contains(&Reason::NoVictim { missing: 1 }), "{plan}");
 }
 
 #[test]

@@ -88,8 +88,6 @@ fn known_world() -> impl Strategy<Value = World> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
-
     #[test]
     fn capacity_stays_within_bounds(mut world in known_world(), bits in 0..64_u8) {
         blind(&mut world, bits);

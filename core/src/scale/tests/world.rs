@@ -179,6 +179,7 @@ impl World {
     /// Lets happen what the plan asks for: agents drain at once, pools deliver at once.
     pub fn apply(&mut self, plan: &ScalePlan) {
         for action in &plan.actions {
+            self.memory.note_outcome(action, true);
             match action {
                 Action::Raise { pool, to, .. } => {
                     let pool = self.pool_index(pool);

@@ -1,0 +1,205 @@
+//! Laws of the ledger: what is written when, and what the answers mean.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebbtide_core::fabric::FabricVerdict;
+use ebbtide_core::ids::FencingToken;
+use ebbtide_core::work::{Finish, FinishReason, PromptGroup};
+use ebbtide_queue::client::QueueError;
+use ebbtide_queue::command::{Grant, WriteReply};
+
+use super::*;
+
+const PLENTY: usize = 100;
+
+fn terms() -> AdmissionTerms {
+    AdmissionTerms {
+        engine: 0,
+        engine_name: "vllm/0".to_owned(),
+        models: vec!["tiny".to_owned()],
+        engine_version: PolicyVersion(3),
+        run_version: PolicyVersion(3),
+        holder: "n/b/agent-p".parse().expect("valid"),
+        fabric: FabricVerdict::NotApplicable,
+    }
+}
+
+fn grant(slot: u16) -> Grant {
+    let group = PromptGroup::new("g".parse().expect("valid"), 8, vec![1, 2, 3]);
+    Grant {
+        unit: group.unit_id(slot),
+        fencing_token: FencingToken(u64::from(slot) + 1),
+        group: Arc::new(group),
+        partial: Vec::new(),
+        attempts: 0,
+    }
+}
+
+/// A ledger with units 0 to `count`, each with a few tokens.
+fn working(count: u16) -> (Ledger, Vec<RequestId>, Instant) {
+    let now = Instant::now();
+    let mut ledger = Ledger::default();
+    let requests = (0..count).map(|slot| {
+        let Admission::Stream(job) = ledger.admit(grant(slot), &terms()) else {
+            panic!("a fresh unit needs a stream")
+        };
+        receive(&mut ledger, &job.call.request, 4, now);
+        job.call.request.clone()
+    });
+    let requests = requests.collect();
+    (ledger, requests, now)
+}
+
+fn receive(ledger: &mut Ledger, request: &RequestId, tokens: usize, now: Instant) -> Received {
+    let (ids, logprobs) = (vec![9; tokens], vec![-1.0; tokens]);
+    ledger.receive(request, &ids, &logprobs, PLENTY, (now, UnixMillis(1)))
+}
+
+fn unit(slot: u16) -> UnitId {
+    grant(slot).unit
+}
+
+fn stop() -> Then {
+    Then::Complete(Finish { reason: FinishReason::Stop, stop_reason: None })
+}
+
+fn end(ledger: &mut Ledger, request: &RequestId, then: Then) {
+    ledger.end_stream(request, StreamResult { then, spans: Vec::new() });
+}
+
+fn leave(write_by: Instant) -> Leave {
+    Leave { cause: HandBackCause::Notice, write_by }
+}
+
+#[test]
+fn tokens_wait_until_they_are_due_and_ends_do_not() {
+    let (mut ledger, requests, now) = working(2);
+    assert!(ledger.collect(false, PLENTY, now).0.is_empty());
+    end(&mut ledger, &requests[1], stop());
+    let (writes, _) = ledger.collect(false, PLENTY, now);
+    assert_eq!(writes.len(), 1);
+    assert_eq!((&writes[0].unit, &writes[0].then), (&unit(1), &stop()));
+    assert_eq!(writes[0].tail[0].len(), 4, "the end carries the last tokens");
+    assert_eq!(ledger.collect(true, PLENTY, now).0.len(), 2);
+    assert_eq!(receive(&mut ledger, &requests[0], PLENTY, now), Received::Plenty);
+    assert_eq!(ledger.collect(false, PLENTY, now).0.len(), 2);
+}
+
+#[test]
+fn unanswered_write_is_repeated_word_for_word() {
+    let (mut ledger, requests, now) = working(1);
+    let (first, sent) = ledger.collect(true, PLENTY, now);
+    let lost = QueueError::Unavailable { what: "q".to_owned(), problem: "timeout".to_owned() };
+    let settled = ledger.settle(sent, vec![Err(lost)], now);
+    assert!(settled.retry.is_some());
+    receive(&mut ledger, &requests[0], 2, now);
+    let (second, sent) = ledger.collect(true, PLENTY, now);
+    assert_eq!(second[0].tail[..1], first[0].tail);
+    ledger.settle(sent, vec![Ok(WriteReply::Ok)], now);
+    let counts = ledger.counts();
+    assert_eq!((counts.tokens_stored, counts.tokens_waiting), (6, 0));
+}
+
+#[test]
+fn units_that_leave_are_written_in_their_order_once_their_streams_end() {
+    let (mut ledger, requests, now) = working(3);
+    let order = [unit(2), unit(0), unit(1)];
+    let write_by = now + Duration::from_secs(1);
+    assert_eq!(ledger.leave(order.iter(), leave(write_by), now), 3);
+    assert_eq!(ledger.leave(order.iter(), leave(write_by), now), 0, "they leave already");
+    assert_eq!(ledger.streams_to_end(0, now).len(), 3);
+    assert!(ledger.collect(false, PLENTY, now).0.is_empty());
+    for request in &requests {
+        end(&mut ledger, request, Then::HandBack(HandBackCause::Engine));
+    }
+    let (writes, _) = ledger.collect(false, PLENTY, now);
+    let units: Vec<&UnitId> = writes.iter().map(|write| &write.unit).collect();
+    assert_eq!(units, [&order[0], &order[1], &order[2]]);
+    assert!(writes.iter().all(|write| write.then == Then::HandBack(HandBackCause::Notice)));
+}
+
+#[test]
+fn unit_whose_stream_does_not_end_is_handed_back_at_its_time() {
+    let (mut ledger, requests, now) = working(1);
+    let write_by = now + Duration::from_millis(100);
+    ledger.leave_all(leave(write_by), now);
+    assert_eq!(ledger.next_write_by(), Some(write_by));
+    let (writes, sent) = ledger.collect(false, PLENTY, write_by);
+    assert_eq!(writes[0].then, Then::HandBack(HandBackCause::Notice));
+    ledger.settle(sent, vec![Ok(WriteReply::Ok)], write_by);
+    assert_eq!(ledger.held(), 0);
+    assert!(!ledger.is_empty(), "the stream is still open");
+    assert_eq!(receive(&mut ledger, &requests[0], 1, write_by), Received::Unwanted);
+    assert_eq!(ledger.counts().tokens_dropped, 1);
+    end(&mut ledger, &requests[0], Then::HandBack(HandBackCause::Engine));
+    assert!(ledger.is_empty());
+}
+
+#[test]
+fn finish_beats_leaving() {
+    let (mut ledger, requests, now) = working(1);
+    ledger.leave_all(leave(now + Duration::from_secs(1)), now);
+    end(&mut ledger, &requests[0], stop());
+    let (writes, sent) = ledger.collect(false, PLENTY, now);
+    assert_eq!(writes[0].then, stop());
+    ledger.settle(sent, vec![Ok(WriteReply::AlreadyDone)], now);
+    assert_eq!(ledger.counts().units_completed, 1, "the lost reply was to the same write");
+}
+
+#[test]
+fn fenced_unit_is_dropped_and_its_stream_ended() {
+    let (mut ledger, requests, now) = working(2);
+    let (_, sent) = ledger.collect(true, PLENTY, now);
+    let settled = ledger.settle(sent, vec![Ok(WriteReply::Fenced), Ok(WriteReply::Ok)], now);
+    assert_eq!((settled.lost, ledger.held()), (1, 1));
+    assert_eq!(ledger.streams_to_end(0, now), [requests[0].clone()]);
+    let counts = ledger.counts();
+    assert_eq!((counts.tokens_dropped, counts.tokens_stored), (4, 4));
+}
+
+#[test]
+fn refused_tail_goes_and_the_unit_goes_back_as_the_queue_has_it() {
+    for refusal in [WriteReply::BadVersion, WriteReply::Offset(1)] {
+        let (mut ledger, requests, now) = working(1);
+        let (_, sent) = ledger.collect(true, PLENTY, now);
+        ledger.settle(sent, vec![Ok(refusal)], now);
+        assert_eq!(receive(&mut ledger, &requests[0], 3, now), Received::Unwanted);
+        end(&mut ledger, &requests[0], stop());
+        let (writes, _) = ledger.collect(false, PLENTY, now);
+        assert!(writes[0].tail.is_empty(), "{refusal:?}");
+        assert!(matches!(writes[0].then, Then::HandBack(_)), "{refusal:?}");
+    }
+}
+
+#[test]
+fn lost_lease_leaves_an_end_that_is_being_written_to_its_answer() {
+    let (mut ledger, requests, now) = working(2);
+    end(&mut ledger, &requests[0], stop());
+    assert!(!ledger.lose(&unit(0), now));
+    assert!(ledger.lose(&unit(1), now));
+    assert_eq!(ledger.held(), 1);
+}
+
+#[test]
+fn unit_for_another_model_is_a_fault_without_a_call() {
+    let mut ledger = Ledger::default();
+    let mut other = grant(0);
+    let mut group = (*other.group).clone();
+    group.model_id = "huge".to_owned();
+    other.group = Arc::new(group);
+    assert!(matches!(ledger.admit(other, &terms()), Admission::Ended));
+    let (writes, _) = ledger.collect(false, PLENTY, Instant::now());
+    assert!(matches!(&writes[0].then, Then::Fault(why) if why.contains("huge")));
+}
+
+#[test]
+fn closed_ledger_stays_as_it_is() {
+    let (mut ledger, requests, now) = working(1);
+    let before = ledger.counts();
+    ledger.close();
+    assert_eq!(receive(&mut ledger, &requests[0], 5, now), Received::Unwanted);
+    end(&mut ledger, &requests[0], stop());
+    assert_eq!(ledger.counts(), before);
+    assert_eq!(ledger.open_streams(0), 1);
+}
