@@ -136,6 +136,7 @@ impl Agent {
             identity: Mutex::new(InstanceFacts::default()),
             run_version: watch::Sender::new(PolicyVersion::default()),
             queue_answered_at: watch::Sender::new(None),
+            queue_trouble: watch::Sender::default(),
             config,
         };
         Self { shared: Arc::new(shared), imds: outside.imds, marks: outside.marks, connecting }
@@ -230,7 +231,8 @@ async fn watch_imds(
 
 async fn connect(connecting: Option<(Connector, Arc<LatePort>)>) {
     if let Some((connector, late)) = connecting {
-        late.open(connect_with_retries(&connector).await);
+        let port = connect_with_retries(&connector, |error| late.note_failure(error)).await;
+        late.open(port);
     }
     pending().await
 }

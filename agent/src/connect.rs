@@ -4,7 +4,7 @@
 //! answered as unavailable, so IMDS is watched, probes are answered and `/readyz` says why the
 //! agent is not ready. There is no exit and no crash loop.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -57,8 +57,12 @@ impl QueueAccess {
     }
 }
 
-/// Connects, however long that takes: tries again after every failure, with bounded pauses.
-pub async fn connect_with_retries(connector: &Connector) -> Arc<dyn QueuePort> {
+/// Connects, however long that takes: tries again after every failure, with bounded pauses, and
+/// tells each failure to `on_failure`.
+pub async fn connect_with_retries(
+    connector: &Connector,
+    on_failure: impl Fn(QueueError),
+) -> Arc<dyn QueuePort> {
     let mut backoff = Backoff::new(CONNECT_PAUSE_MIN, CONNECT_PAUSE_MAX);
     loop {
         match connector().await {
@@ -70,16 +74,19 @@ pub async fn connect_with_retries(connector: &Connector) -> Arc<dyn QueuePort> {
                 let pause = backoff.next_pause();
                 let retry_in_ms = pause.as_millis() as u64;
                 tracing::warn!(%error, retry_in_ms, "queue not connected yet");
+                on_failure(error);
                 tokio::time::sleep(pause).await;
             }
         }
     }
 }
 
-/// A port that answers *unavailable* until the real one stands behind it.
+/// A port that answers why it cannot until the real one stands behind it.
 #[derive(Default)]
 pub(crate) struct LatePort {
     port: watch::Sender<Option<Arc<dyn QueuePort>>>,
+    /// The last failure to connect.
+    failure: Mutex<Option<QueueError>>,
 }
 
 impl LatePort {
@@ -87,10 +94,17 @@ impl LatePort {
         self.port.send_replace(Some(port));
     }
 
+    pub(crate) fn note_failure(&self, error: QueueError) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
     fn port(&self) -> Result<Arc<dyn QueuePort>, QueueError> {
-        self.port.borrow().clone().ok_or_else(|| QueueError::Unavailable {
-            what: "the queue".to_owned(),
-            problem: "not connected yet".to_owned(),
+        let failure = || self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.port.borrow().clone().ok_or_else(|| {
+            failure().unwrap_or_else(|| QueueError::Unavailable {
+                what: "the queue".to_owned(),
+                problem: "not connected yet".to_owned(),
+            })
         })
     }
 }
@@ -151,7 +165,10 @@ mod tests {
         let (queue, connecting) = QueueAccess::Connecting(connector).into_queue();
         let (connector, late) = connecting.expect("it has to be connected");
         assert!(queue.view().await.is_err_and(|error| error.is_retriable()));
-        late.open(connect_with_retries(&connector).await);
+        let connected = connect_with_retries(&connector, |error| late.note_failure(error)).await;
+        let while_away = queue.view().await.expect_err("not open yet").to_string();
+        assert!(while_away.starts_with("redis is not reachable: refused"), "{while_away}");
+        late.open(connected);
         assert_eq!(tries.load(Ordering::Relaxed), 3);
         assert_eq!(queue.shard_count(), 3);
         assert!(queue.view().await.is_ok());

@@ -62,6 +62,7 @@ pub(crate) async fn meet(shared: &Shared, views: watch::Sender<Option<SeenView>>
                 }
             }
             Err(error) => {
+                shared.queue_trouble.send_replace(Some(error.to_string()));
                 if backoff.failures() == 0 {
                     tracing::warn!(%error, "queue does not answer, running work goes on");
                 }
@@ -80,6 +81,7 @@ async fn exchange(
     let view = shared.queue.view().await?;
     let at = Instant::now();
     shared.queue_answered_at.send_replace(Some(at));
+    shared.queue_trouble.send_replace(None);
     shared.note_run_version(view.version.version);
     if is_report_due {
         reporter.report(shared, view.now, at).await?;

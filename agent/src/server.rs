@@ -62,11 +62,10 @@ async fn healthz(State(front): State<Front>) -> Response {
 async fn readyz(State(front): State<Front>) -> Response {
     let Some(shared) = front.shared.upgrade() else { return gone() };
     let answered_at = *shared.queue_answered_at.borrow();
-    let queue = match answered_at {
-        None => Some("queue not connected yet".to_owned()),
-        Some(at) if at.elapsed() > QUEUE_SILENCE => Some("queue does not answer".to_owned()),
-        Some(_) => None,
-    };
+    let is_silent = answered_at.is_none_or(|at| at.elapsed() > QUEUE_SILENCE);
+    let trouble = || shared.queue_trouble.borrow().clone();
+    let queue =
+        is_silent.then(|| trouble().unwrap_or_else(|| "the queue has not answered yet".to_owned()));
     let reasons: Vec<String> = queue.into_iter().chain(engine_troubles(&shared)).collect();
     answer(reasons.is_empty(), json!({ "reasons": reasons }))
 }

@@ -39,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) run_version: watch::Sender<PolicyVersion>,
     /// When the queue last answered; none before it did.
     pub(crate) queue_answered_at: watch::Sender<Option<Instant>>,
+    /// Why the queue gave no answer, while it gives none.
+    pub(crate) queue_trouble: watch::Sender<Option<String>>,
 }
 
 /// Where the node stands between service and its end.

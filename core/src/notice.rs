@@ -306,7 +306,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_body_is_read_or_refused(body in "\\PC{0,200}|\\{\"action\":\"\\PC{0,20}\",\"time\":\"\\PC{0,30}\"\\}") {
+        fn any_body_is_read_or_refused(
+            body in "\\PC{0,200}|\\{\"action\":\"\\PC{0,20}\",\"time\":\"\\PC{0,30}\"\\}",
+        ) {
             let _ = parse_instance_action(&body);
             let _ = parse_rebalance(&body);
             let _ = parse_target_lifecycle(&body);

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use anyhow::Context;
 use ebbtide_agent::engine::{Engine, VllmEngine};
 use ebbtide_agent::marks::MemoryMarks;
-use ebbtide_agent::{Agent, AgentConfig, AgentHandle, ImdsClient, Outside as AgentWorld, Pace, agent_holder};
+use ebbtide_agent::{
+    Agent, AgentConfig, AgentHandle, ImdsClient, Outside as AgentWorld, Pace, agent_holder,
+};
 use ebbtide_controller::capacity::local::LocalCapacity;
 use ebbtide_controller::controller::{self, ControllerConfig, Outside, QueueSource};
 use ebbtide_controller::leader::MemoryLease;

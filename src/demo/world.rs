@@ -90,13 +90,6 @@ struct RunningNode {
     dies_at: Option<Instant>,
 }
 
-impl Drop for RunningNode {
-    fn drop(&mut self) {
-        self.engine.kill();
-        self.agent.abort();
-    }
-}
-
 /// The word for a market.
 pub fn market_word(market: Market) -> &'static str {
     match market {
@@ -133,11 +126,11 @@ impl World {
             let next_death = self.nodes.values().filter_map(|node| node.dies_at).min();
             tokio::select! {
                 () = stop.cancelled() => break,
-                order = capacity.next_order() => self.carry_out(order),
-                () = until(next_death) => self.bury_the_dead(),
+                order = capacity.next_order() => self.carry_out(order).await,
+                () = until(next_death) => self.bury_the_dead().await,
                 () = until(next_disruption) => {
                     if let Some(mut disruption) = coming.pop_front()
-                        && !self.disrupt(disruption)
+                        && !self.disrupt(disruption).await
                     {
                         disruption.at = self.started_at.elapsed() + RETRY_INTERVAL;
                         coming.push_front(disruption);
@@ -147,11 +140,11 @@ impl World {
         }
         let left: Vec<InstanceId> = self.nodes.keys().cloned().collect();
         for instance in left {
-            self.end(&instance);
+            self.end(&instance).await;
         }
     }
 
-    fn carry_out(&mut self, order: NodeOrder) {
+    async fn carry_out(&mut self, order: NodeOrder) {
         match order {
             NodeOrder::Start(node) => {
                 let name = node.node.to_string();
@@ -162,7 +155,7 @@ impl World {
                 }
             }
             NodeOrder::Stop(node) => {
-                if self.end(&node.instance) {
+                if self.end(&node.instance).await {
                     self.tell(format!("{} was drained and is terminated", node.node));
                 }
             }
@@ -193,7 +186,7 @@ impl World {
     }
 
     /// Disrupts a node that is at work; `false` when there is none.
-    fn disrupt(&mut self, disruption: Disruption) -> bool {
+    async fn disrupt(&mut self, disruption: Disruption) -> bool {
         let is_candidate = |node: &&mut RunningNode| {
             let is_interruptible =
                 disruption.kind == DisruptionKind::Kill || node.node.market == Market::Spot;
@@ -218,13 +211,13 @@ impl World {
             DisruptionKind::Kill => {
                 self.facts().kills += 1;
                 self.tell(format!("kill: {name} is gone without notice"));
-                self.lose(&instance);
+                self.lose(&instance).await;
             }
         }
         true
     }
 
-    fn bury_the_dead(&mut self) {
+    async fn bury_the_dead(&mut self) {
         let now = Instant::now();
         let is_dead = |node: &&RunningNode| node.dies_at.is_some_and(|at| at <= now);
         let last_words = |node: &RunningNode| (node.node.instance.clone(), node.last_words());
@@ -232,21 +225,23 @@ impl World {
             self.nodes.values().filter(is_dead).map(last_words).collect();
         for (instance, text) in dead {
             self.tell(text);
-            self.lose(&instance);
+            self.lose(&instance).await;
         }
     }
 
     /// The machine dies by itself: the capacity provider has to notice.
-    fn lose(&mut self, instance: &InstanceId) {
-        self.end(instance);
+    async fn lose(&mut self, instance: &InstanceId) {
+        self.end(instance).await;
         self.capacity.lose(instance);
     }
 
     /// Ends everything on a machine at once; `false` when there is no such machine.
-    fn end(&mut self, instance: &InstanceId) -> bool {
-        let Some(node) = self.nodes.remove(instance) else { return false };
-        node.engine.kill();
+    async fn end(&mut self, instance: &InstanceId) -> bool {
+        let Some(mut node) = self.nodes.remove(instance) else { return false };
+        // The agent first: it must not see its engine die and tell the queue.
         node.agent.abort();
+        let _ = (&mut node.agent).await;
+        node.engine.kill();
         let seconds = node.started_at.elapsed().as_secs_f64();
         let pool = self.policy.pools.iter().find(|pool| pool.name == node.node.pool);
         let price = pool.and_then(|pool| pool.dollars_per_node_hour).unwrap_or(0.0);

@@ -1,6 +1,8 @@
 //! Calls of those who work on units: lease, renew, write, and taking back what was left behind.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ebbtide_core::ids::{Holder, PolicyVersion, UnitId};
@@ -94,7 +96,7 @@ impl WorkQueue {
         for _ in 0..LEASE_PAGES_LIMIT {
             let request = LeaseRequest {
                 holder: holder.clone(),
-                request_id: self.turn.fetch_add(1, Ordering::Relaxed).to_string(),
+                request_id: self.request_id(shard, holder),
                 limit: limit - gathered.grants.len(),
                 ttl,
                 worker_version,
@@ -105,6 +107,7 @@ impl WorkQueue {
                 Reply::Lease(reply) => reply,
                 other => return Err(QueueError::unexpected("a lease reply", &other)),
             };
+            self.unanswered().remove(&(shard, holder.clone()));
             gathered.grants.extend(reply.grants);
             gathered.current_version = reply.current_version;
             gathered.resume_at = reply.resume_at;
@@ -113,6 +116,17 @@ impl WorkQueue {
             }
         }
         Ok(gathered)
+    }
+
+    /// The id of a holder's next LEASE on a shard: that of the last one as long as it has not been
+    /// answered, so that what it granted is learnt and does not lie idle until it expires.
+    fn request_id(&self, shard: u16, holder: &Holder) -> String {
+        let fresh = || self.turn.fetch_add(1, Ordering::Relaxed).to_string();
+        self.unanswered().entry((shard, holder.clone())).or_insert_with(fresh).clone()
+    }
+
+    fn unanswered(&self) -> MutexGuard<'_, HashMap<(u16, Holder), String>> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Renews leases; answers the units that are lost.

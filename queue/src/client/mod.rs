@@ -8,11 +8,12 @@ mod meeting;
 mod memory_port;
 mod training;
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use ebbtide_core::ids::GroupId;
+use ebbtide_core::ids::{GroupId, Holder};
 use thiserror::Error;
 
 pub use leasing::Leased;
@@ -88,12 +89,14 @@ pub trait QueuePort: Send + Sync {
 pub struct WorkQueue {
     port: Arc<dyn QueuePort>,
     turn: Arc<AtomicU64>,
+    /// Ids of LEASE requests that have not been answered, at most one per holder and shard.
+    unanswered: Arc<Mutex<HashMap<(u16, Holder), String>>>,
 }
 
 impl WorkQueue {
     /// A client of the queue behind `port`.
     pub fn new(port: Arc<dyn QueuePort>) -> Self {
-        Self { port, turn: Arc::new(AtomicU64::new(0)) }
+        Self { port, turn: Arc::default(), unanswered: Arc::default() }
     }
 
     /// Number of shards of the run.

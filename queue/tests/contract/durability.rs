@@ -82,3 +82,21 @@ async fn client_and_work_outlast_a_restart_of_redis() {
     assert_eq!(reply.expect("write"), WriteReply::Ok);
     assert_eq!(queue.take("t", 9).await.expect("take").len(), 1);
 }
+
+#[tokio::test]
+async fn lease_whose_reply_was_lost_is_learnt_by_the_next_call() {
+    let redis = require!(Redis::start().await);
+    let port = RedisPort::connect(options(&redis.url(), 1)).await.expect("connects");
+    let queue = WorkQueue::new(Arc::new(port));
+    queue.enqueue(group("g", 2)).await.expect("enqueue");
+    let holder = holder("a");
+    // Redis takes the call and is too late with its answer.
+    redis.pause().expect("pauses");
+    let lost = queue.lease(&holder, 2, LONG, Default::default()).await;
+    assert!(lost.is_err_and(|error| error.is_retriable()));
+    redis.resume().expect("resumes");
+    let learnt = until("the queue to answer again", Duration::from_secs(10), || async {
+        queue.lease(&holder, 2, LONG, Default::default()).await.ok()
+    });
+    assert_eq!(learnt.await.expect("answers").grants.len(), 2);
+}

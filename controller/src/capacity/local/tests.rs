@@ -1,3 +1,5 @@
+//! The local provider behaves like an Auto Scaling group.
+
 use super::*;
 
 const START: Duration = Duration::from_secs(20);
