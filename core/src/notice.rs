@@ -315,7 +315,9 @@ mod tests {
         }
 
         #[test]
-        fn later_sightings_only_tighten(times in prop::collection::vec(0_u64..2_000_000_000, 1..20)) {
+        fn later_sightings_only_tighten(
+            times in prop::collection::vec(0_u64..2_000_000_000, 1..20),
+        ) {
             let kind = NoticeKind::SpotTerminate;
             let mut now = NOW;
             let mut notice =
