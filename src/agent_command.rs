@@ -89,6 +89,9 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     let mut config =
         AgentConfig::new(policy.run.clone(), agent_holder(&args.node, &read_boot_id()?)?);
     agent_terms::apply(&policy, &mut config);
+    // The policy counts samples per replica, the agent per engine.
+    let engines = args.engines.len().max(1);
+    config.concurrency_per_engine = config.concurrency_per_engine.div_ceil(engines);
     config.listen = Some(args.listen);
     if let Some(replica) = args.replica {
         config.replica = replica;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use ebbtide_core::policy::{self, FleetPolicy, Stage};
+use ebbtide_core::policy::{self, FleetPolicy};
 use ebbtide_queue::redis::{Durability, RedisOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -85,11 +85,10 @@ pub fn read_policy(path: &Path) -> anyhow::Result<FleetPolicy> {
 /// Everything that is wrong with it, one line each.
 pub fn parse_policy(text: &str, name: &str) -> anyhow::Result<FleetPolicy> {
     let policy = FleetPolicy::parse(text, name).map_err(|errors| anyhow::anyhow!("{errors}"))?;
-    if policy.queue.stages.contains(&Stage::Reward) {
-        anyhow::bail!(
-            "{name}: spec.queue.stages names reward, which this version does not run yet; use \
-             [generate] and score in the trainer"
-        );
+    let unsupported = policy.unsupported();
+    anyhow::ensure!(unsupported.is_empty(), "{name}: {}", unsupported.join("; "));
+    for key in policy.not_in_force() {
+        tracing::warn!(policy = name, key, "policy key does nothing in this version");
     }
     Ok(policy)
 }

@@ -70,11 +70,12 @@ impl Actuator<'_> {
             }
             Action::Forget { replica, nodes, is_whole } => {
                 self.claim("forget", replica.as_str(), QUEUE_WRITE_LIMIT).await?;
-                for node in nodes {
-                    self.queue.remove_node(node).await?;
-                }
+                // The drain first: once the nodes are gone nothing would remind us of it.
                 if *is_whole {
                     self.queue.remove_drain(replica).await?;
+                }
+                for node in nodes {
+                    self.queue.remove_node(node).await?;
                 }
                 Ok(())
             }

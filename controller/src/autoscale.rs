@@ -54,6 +54,8 @@ struct Past {
     scale_decisions: u64,
     last_decision: Option<String>,
     problems: Vec<String>,
+    /// Since when the records have been read without a failure.
+    watched_since: Option<Instant>,
 }
 
 impl Autoscaler {
@@ -84,7 +86,11 @@ impl Autoscaler {
         let PolicyState { policy, problem } = self.policy.borrow().clone();
         past.ticks += 1;
 
-        let reads = observe::read(&self.queue, &*self.capacity, &policy).await;
+        let watched_since = *past.watched_since.get_or_insert(began_at);
+        let reads = observe::read(&self.queue, &*self.capacity, &policy, watched_since).await;
+        if reads.view.is_err() {
+            past.watched_since = None;
+        }
         let now = (self.now)();
         let nodes_per_replica = policy.rollout.nodes_per_replica;
         let observation = observe::build(&reads, nodes_per_replica, now);
@@ -115,6 +121,9 @@ impl Autoscaler {
         self.tell(report, outcomes, &mut past);
         let is_complete = reads.problems.is_empty();
         let is_leader = self.leadership.borrow().is_some();
+        if !is_leader {
+            past.memory.forget_writes();
+        }
         self.metrics.end_loop(began_at.elapsed(), is_leader, is_complete.then_some(now));
         past
     }

@@ -17,6 +17,7 @@ use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::command::ShardStatus;
 use ebbtide_queue::control::{self, ControlView, NodeRecord};
+use tokio::time::Instant;
 
 use crate::capacity::Capacity;
 
@@ -25,8 +26,9 @@ mod replicas;
 /// Longest time that the reads of the queue may take together: twice the limit of one call.
 const QUEUE_LIMIT: Duration = Duration::from_secs(4);
 
-/// Longest time that the reads of the provider may take together.
-const CAPACITY_LIMIT: Duration = Duration::from_secs(10);
+/// Longest time that the reads of the provider may take together: one call for the sizes (10 s)
+/// and the details that follow (6 s).
+const CAPACITY_LIMIT: Duration = Duration::from_secs(17);
 
 /// A trainer that has been silent for longer is unknown. It reports every few seconds, and a
 /// checkpoint may keep it for a while.
@@ -34,6 +36,9 @@ const TRAINER_SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
 /// What was read at one tick.
 pub(crate) struct Reads {
+    /// For how long the records have been read without a failure: silence before that is not a
+    /// node's, it may be the queue's or this controller's own.
+    pub watched_for: Duration,
     pub status: Result<ShardStatus, String>,
     pub view: Result<ControlView, String>,
     pub pools: Vec<PoolView>,
@@ -47,6 +52,7 @@ pub(crate) async fn read(
     queue: &WorkQueue,
     capacity: &dyn Capacity,
     policy: &FleetPolicy,
+    watched_since: Instant,
 ) -> Reads {
     let pools: Vec<&Pool> = policy.rollout_pools().collect();
     let (status, view, pools) =
@@ -61,7 +67,7 @@ pub(crate) async fn read(
     problems.dedup();
     let suspects = view.as_ref().map(|view| suspects(view, &pools)).unwrap_or_default();
     let gone = find_gone(capacity, &suspects, &mut problems).await;
-    Reads { status, view, pools, gone, problems }
+    Reads { watched_for: watched_since.elapsed(), status, view, pools, gone, problems }
 }
 
 async fn read_status(queue: &WorkQueue) -> Result<ShardStatus, String> {
@@ -112,7 +118,10 @@ async fn find_gone(
             problems.push(error.to_string());
             BTreeSet::new()
         }
-        Err(_) => BTreeSet::new(),
+        Err(_) => {
+            problems.push(format!("provider did not say what is gone within {CAPACITY_LIMIT:?}"));
+            BTreeSet::new()
+        }
     }
 }
 

@@ -78,6 +78,10 @@ fn take_over(file: &str, text: &Result<String, String>, state: &watch::Sender<Po
     };
     let in_force = state.borrow().policy.clone();
     let outcome = parsed.and_then(|policy| {
+        let unsupported = [policy.unsupported(), policy.unsupported_pools()].concat();
+        if !unsupported.is_empty() {
+            return Err(format!("{file}: {}", unsupported.join("; ")));
+        }
         if policy.run == in_force.run {
             return Ok(policy);
         }
@@ -111,7 +115,9 @@ metadata: {{name: {run}}}
 spec:
   trainer: {{groupsPerStep: 2, groupSize: 1}}
   rollout: {{maxReplicas: {max_replicas}, pools: [spot]}}
-  pools: [{{name: spot, provider: local, market: spot, maxNodes: 8}}]
+  pools:
+    - {{name: spot, provider: asg, autoScalingGroup: a, instanceType: p5en.48xlarge,
+       market: spot, maxNodes: 8}}
 "
         )
     }
@@ -132,6 +138,9 @@ spec:
         take_over("test", &Ok(text("another", 7)), &sender);
         assert_eq!(max(), 6);
         assert!(problem().is_some_and(|problem| problem.contains("must stay run")));
+        let of_two_nodes = text("run", 4).replace("maxReplicas", "nodesPerReplica: 2, maxReplicas");
+        take_over("test", &Ok(of_two_nodes), &sender);
+        assert_eq!(max(), 6, "what cannot be run is not put into force");
         take_over("test", &Err("no such file".to_owned()), &sender);
         assert_eq!(max(), 6);
         take_over("test", &Ok(text("run", 6)), &sender);

@@ -320,8 +320,8 @@ mod tests {
         ) {
             let kind = NoticeKind::SpotTerminate;
             let mut now = NOW;
-            let mut notice =
-                InterruptionNotice::first_sight(spot(kind, UnixMillis(times[0])), ASG_DEADLINE, now);
+            let announced = spot(kind, UnixMillis(times[0]));
+            let mut notice = InterruptionNotice::first_sight(announced, ASG_DEADLINE, now);
             for time in times {
                 let before = notice.deadline;
                 now = now.plus(Duration::from_secs(1));

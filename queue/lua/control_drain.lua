@@ -1,6 +1,8 @@
--- DRAIN KEYS record index; ARGV REQUEST replica request_id generation reason remaining_ms
---                            or REPORT replica request_id generation state
--- Merges a request or a report into a replica's drain; answers the record that now holds.
+-- DRAIN KEYS record index newest_generation
+--       ARGV REQUEST replica request_id generation reason remaining_ms
+--         or REPORT replica request_id generation state
+-- Merges a request or a report into a replica's drain; answers the record that now holds. A leader
+-- older than the newest that claimed anything changes nothing; agents and operators write as 0.
 -- `queue/src/control/drains.rs` states the same rules.
 local verb, replica, request_id, generation = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local clock = redis.call('TIME')
@@ -40,5 +42,7 @@ local function report(to)
   set('generation', math.max(tonumber(field('generation')), generation))
 end
 
+local newest = tonumber(redis.call('GET', KEYS[3]) or '0')
+if generation ~= 0 and generation < newest then return redis.call('HGETALL', KEYS[1]) end
 if verb == 'REQUEST' then request(ARGV[5], tonumber(ARGV[6])) else report(ARGV[5]) end
 return redis.call('HGETALL', KEYS[1])

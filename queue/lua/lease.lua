@@ -57,23 +57,30 @@ local function grant(unit, record)
   redis.call('ZADD', LEASE, now + ttl, unit)
 end
 
-local known = read(GRANTS, holder)
+-- Describes those of a grant {request, unit, token...} that the holder still has: a group may have
+-- failed since, even by a later unit of the same call.
 local grants = {}
-if known and known[1] == request_id then
+local function describe_held(known)
   for index = 2, #known, 2 do
     local record = read(UNITS, known[index])
     if record and is_leased(record[STATE]) and record[TOKEN] == known[index + 1] then
       grants[#grants + 1] = describe(known[index], record)
     end
   end
+end
+
+local known = read(GRANTS, holder)
+if known and known[1] == request_id then
+  describe_held(known)
   return { current, '0', grants, specs }
 end
 
 reap(reap_limit)
-local ready = redis.call('ZRANGE', READY, start_at, '+inf', 'BYSCORE', 'LIMIT', 0, scan_limit, 'WITHSCORES')
-local resume_at, given = 0, { request_id }
+local ready = redis.call('ZRANGE', READY, start_at, '+inf', 'BYSCORE',
+  'LIMIT', 0, scan_limit, 'WITHSCORES')
+local resume_at, granted, given = 0, 0, { request_id }
 for index = 1, #ready, 2 do
-  if #grants == limit then break end
+  if granted == limit then break end
   local unit = ready[index]
   resume_at = tonumber(ready[index + 1]) + 1
   -- The unit may be gone: the one before it may have failed their group.
@@ -81,11 +88,12 @@ for index = 1, #ready, 2 do
   local group = record and read(GROUPS, group_of(unit))
   if group and record[STATE] == ENQUEUED and admit(unit, record, group) then
     grant(unit, record)
-    grants[#grants + 1] = describe(unit, record)
+    granted = granted + 1
     given[#given + 1] = unit
     given[#given + 1] = record[TOKEN]
   end
 end
-if #ready < 2 * scan_limit or #grants == limit then resume_at = 0 end
+if #ready < 2 * scan_limit or granted == limit then resume_at = 0 end
 write(GRANTS, holder, given)
+describe_held(given)
 return { current, string.format('%.0f', resume_at), grants, specs }

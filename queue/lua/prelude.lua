@@ -3,20 +3,23 @@
 -- declares the same keys in the same order, all with the hash tag of one shard. Times are
 -- milliseconds of the Redis server's clock. `queue/src/memory` states the same rules in Rust.
 
-local READY, LEASE, UNITS, SPECS, GROUPS, CHUNKS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local OUT, FAILED, COUNTERS, VERSION, GRANTS, TOMBS = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local READY, LEASE, UNITS, SPECS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local GROUPS, CHUNKS, OUT, FAILED = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local COUNTERS, VERSION, GRANTS, TOMBS = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local TRAINERS = 'trainers'
 
 -- Fields of a unit's record, a msgpack array in the hash UNITS.
-local STATE, TOKEN, HOLDER, TOKENS, PARTS, FIRST, LAST, ATTEMPTS, INFRA = 1, 2, 3, 4, 5, 6, 7, 8, 9
-local HAND_BACKS, SEQUENCE, ENQUEUED_AT, LEASED_AT, PROGRESS_AT, WAITING_SINCE = 10, 11, 12, 13, 14, 15
+local STATE, TOKEN, HOLDER, TOKENS, PARTS, FIRST, LAST = 1, 2, 3, 4, 5, 6, 7
+local ATTEMPTS, INFRA, HAND_BACKS, SEQUENCE, ENQUEUED_AT = 8, 9, 10, 11, 12
+local LEASED_AT, PROGRESS_AT, WAITING_SINCE = 13, 14, 15
 local AT_LEASE, PRESERVED, RESTARTED, FINISH = 16, 17, 18, 19
 
 -- States of a slot.
 local ENQUEUED, LEASED, STREAMING, COMPLETED, DEAD, EXPIRED, CANCELLED = 0, 1, 2, 3, 4, 5, 6
 
 -- Fields of a group's record, a msgpack array in the hash GROUPS.
-local SIZE, FEWEST, MAX_LAG, RESUME, MIN_VERSION, PRIORITY, MAX_ATTEMPTS, MAX_INFRA = 1, 2, 3, 4, 5, 6, 7, 8
+local SIZE, FEWEST, MAX_LAG, RESUME, MIN_VERSION, PRIORITY = 1, 2, 3, 4, 5, 6
+local MAX_ATTEMPTS, MAX_INFRA = 7, 8
 local MAX_LEASED, EXPIRES_AT, MAX_TOKENS, SEALED = 9, 10, 11, 12
 local CONTINUE_MIXED, RESTART_IF_NEWER, MASK_OLD = 0, 1, 2
 
@@ -129,16 +132,16 @@ end
 
 -- Seals or fails a group whose slots are all final.
 local function settle(id, group)
-  local done, tokens, oldest = 0, 0, nil
+  local done, tokens, oldest = 0, 0, math.huge
   for slot = 0, group[SIZE] - 1 do
     local record = read(UNITS, unit_of(id, slot))
     if not is_final(record[STATE]) then return end
     if record[STATE] == COMPLETED then
       done, tokens = done + 1, tokens + record[TOKENS]
-      if record[PARTS] > 0 and (not oldest or record[FIRST] < oldest) then oldest = record[FIRST] end
+      if record[PARTS] > 0 then oldest = math.min(oldest, record[FIRST]) end
     end
   end
-  if oldest and is_stale(group, oldest) then return fail(id, group, 'stale') end
+  if is_stale(group, oldest) then return fail(id, group, 'stale') end
   if done < group[FEWEST] then return fail(id, group, 'too_few_samples') end
   group[SEALED] = 1
   write(GROUPS, id, group)

@@ -5,8 +5,10 @@ local node, boot, process, prefix = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local reclaimed = 0
 for _, unit in ipairs(redis.call('ZRANGE', LEASE, 0, -1)) do
   local record = read(UNITS, unit)
-  local of_node, of_boot, of_process = string.match(record and record[HOLDER] or '', '^([^/]*)/([^/]*)/([^/]*)$')
-  local is_other_agent = of_process ~= process and string.sub(of_process or '', 1, #prefix) == prefix
+  local holder = record and record[HOLDER] or ''
+  local of_node, of_boot, of_process = string.match(holder, '^([^/]*)/([^/]*)/([^/]*)$')
+  local is_agent = string.sub(of_process or '', 1, #prefix) == prefix
+  local is_other_agent = is_agent and of_process ~= process
   if of_node == node and (of_boot ~= boot or is_other_agent) then
     hand_back(unit, record, read(GROUPS, group_of(unit)), 'agent_restart')
     reclaimed = reclaimed + 1

@@ -30,8 +30,8 @@ local function renew(unit, token, ttl, waiting)
 end
 
 for at = 5, #ARGV, 4 do
-  if not renew(ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])) then
-    lost[#lost + 1] = ARGV[at]
-  end
+  local unit, token = ARGV[at], tonumber(ARGV[at + 1])
+  local ttl, waiting = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  if not renew(unit, token, ttl, waiting) then lost[#lost + 1] = unit end
 end
 return lost

@@ -18,14 +18,14 @@ end
 
 -- SEALED to FAILED(stale): its slots stay COMPLETED, its tokens go from accepted to wasted.
 local function expire_if_stale(id, group)
-  local tally, tokens, oldest = new_tally(), 0, nil
+  local tally, tokens, oldest = new_tally(), 0, math.huge
   for slot = 0, group[SIZE] - 1 do
     local record = read(UNITS, unit_of(id, slot))
     tally[record[STATE]] = tally[record[STATE]] + 1
     tokens = tokens + record[TOKENS]
-    if record[PARTS] > 0 and (not oldest or record[FIRST] < oldest) then oldest = record[FIRST] end
+    if record[PARTS] > 0 then oldest = math.min(oldest, record[FIRST]) end
   end
-  if not oldest or not is_stale(group, oldest) then return false end
+  if not is_stale(group, oldest) then return false end
   redis.call('HINCRBY', COUNTERS, 'tokens_accepted', -tokens)
   count('wasted:stale', tokens)
   record_failure(id, group, 'stale', tally, tokens)
@@ -34,7 +34,8 @@ local function expire_if_stale(id, group)
 end
 
 local function read_stream(from, is_redelivered)
-  local reply = redis.call('XREADGROUP', 'GROUP', TRAINERS, consumer, 'COUNT', limit - #batch, 'STREAMS', OUT, from)
+  local reply = redis.call('XREADGROUP', 'GROUP', TRAINERS, consumer,
+    'COUNT', limit - #batch, 'STREAMS', OUT, from)
   if not reply then return 0 end
   local entries = reply[1][2]
   for _, entry in ipairs(entries) do

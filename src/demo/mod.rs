@@ -49,6 +49,8 @@ const PICTURE_INTERVAL: Duration = Duration::from_millis(200);
 const SILENCE_LIMIT: Duration = Duration::from_secs(1);
 /// Most nodes: every one is an agent, an engine and an IMDS in this process.
 const NODES_LIMIT: u32 = 64;
+/// Most notices, and most kills: more than one each second of a long demo.
+const DISRUPTIONS_LIMIT: u32 = 1000;
 
 const EXAMPLE: &str = "\
 Examples:
@@ -66,13 +68,13 @@ pub struct DemoArgs {
     #[arg(long = "for", default_value = "30s", value_name = "TIME", value_parser = parse_duration)]
     run_for: Duration,
     /// Most rollout nodes at a time
-    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=i64::from(NODES_LIMIT)))]
+    #[arg(long, default_value_t = 6, value_parser = count(1, NODES_LIMIT))]
     nodes: u32,
     /// Spot interruption notices
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(long, default_value_t = 4, value_parser = count(0, DISRUPTIONS_LIMIT))]
     notices: u32,
     /// Nodes that vanish without notice
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(long, default_value_t = 2, value_parser = count(0, DISRUPTIONS_LIMIT))]
     kills: u32,
     /// Time between a notice and the loss of the node, at least
     #[arg(long, default_value = "3s", value_name = "TIME", value_parser = parse_duration)]
@@ -95,6 +97,10 @@ pub struct DemoArgs {
 enum Output {
     Text,
     Json,
+}
+
+fn count(least: u32, most: u32) -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(i64::from(least)..=i64::from(most))
 }
 
 /// Runs the demo.
@@ -121,24 +127,14 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn choose_policy(args: &DemoArgs) -> anyhow::Result<FleetPolicy> {
-    let policy = match &args.policy {
-        Some(path) => setup::read_policy(path)?,
-        None => {
-            let fewest = (args.nodes / 3).max(1);
-            let text = include_str!("policy.yaml")
-                .replace("minReplicas: 2", &format!("minReplicas: {fewest}"))
-                .replace("maxReplicas: 6", &format!("maxReplicas: {}", args.nodes));
-            setup::parse_policy(&text, "the demo's policy")?
-        }
-    };
-    if policy.rollout.nodes_per_replica != 1 {
-        anyhow::bail!(
-            "the demo plays replicas of one node, the policy says spec.rollout.nodesPerReplica: \
-             {}",
-            policy.rollout.nodes_per_replica
-        );
+    if let Some(path) = &args.policy {
+        return setup::read_policy(path);
     }
-    Ok(policy)
+    let fewest = (args.nodes / 3).max(1);
+    let text = include_str!("policy.yaml")
+        .replace("minReplicas: 2", &format!("minReplicas: {fewest}"))
+        .replace("maxReplicas: 6", &format!("maxReplicas: {}", args.nodes));
+    setup::parse_policy(&text, "the demo's policy")
 }
 
 async fn open_queue(

@@ -8,7 +8,7 @@ use ebbtide_core::ids::{GroupId, PolicyVersion};
 use ebbtide_core::policy::FleetPolicy;
 use ebbtide_core::work::{PromptGroup, Sampling};
 use ebbtide_queue::client::{EnqueueError, QueueError, WorkQueue};
-use ebbtide_queue::command::TakenGroup;
+use ebbtide_queue::command::{TakenGroup, WriteReply};
 use ebbtide_queue::control::{ControlView, TrainerPhase, TrainerRecord, VersionRecord};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -17,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::ledger::{ExpectedResponse, Ledger};
 
+/// Tries to enqueue a group, one after the other: ten seconds, or longer when Redis is away.
+const ENQUEUE_TRIES: usize = 200;
 /// How long one update takes.
 const UPDATE_TIME: Duration = Duration::from_millis(300);
 /// How often the trainer looks for sealed groups and for engines that need weights.
@@ -48,8 +50,8 @@ impl Trainer {
     /// The name under which it takes groups.
     pub const CONSUMER: &str = "demo-trainer";
 
-    /// Trains until `stop`, and ends between two turns so that its books are complete. Errors of the
-    /// queue are waited out.
+    /// Trains until `stop`, and ends between two turns so that its books are complete. Errors of
+    /// the queue are waited out.
     pub async fn run(self, stop: CancellationToken) {
         let mut state = State {
             random: ChaCha8Rng::seed_from_u64(self.seed),
@@ -104,34 +106,24 @@ impl Trainer {
         for number in have..ceiling {
             let group = self.new_group(number, state);
             self.ledger().will_enqueue(&group);
-            match self.queue.enqueue(group.clone()).await {
-                Ok(_) => {}
-                // Enqueueing again by the same id is harmless: repeat until it is answered.
-                Err(EnqueueError::Queue(error)) => self.repeat_enqueue(group, error).await?,
-                Err(EnqueueError::Invalid(error)) => {
-                    return Err(QueueError::Protocol { problem: error.to_string() });
-                }
-            }
+            self.enqueue(group).await?;
         }
         Ok(())
     }
 
-    async fn repeat_enqueue(
-        &self,
-        group: PromptGroup,
-        mut error: QueueError,
-    ) -> Result<(), QueueError> {
-        while error.is_retriable() {
-            tokio::time::sleep(POLL_INTERVAL).await;
+    /// Enqueues until it is taken: repeating it by the same id is harmless.
+    async fn enqueue(&self, group: PromptGroup) -> Result<(), QueueError> {
+        for _ in 0..ENQUEUE_TRIES {
             match self.queue.enqueue(group.clone()).await {
+                Ok(WriteReply::Busy) => {}
                 Ok(_) => return Ok(()),
-                Err(EnqueueError::Queue(again)) => error = again,
-                Err(EnqueueError::Invalid(invalid)) => {
-                    return Err(QueueError::Protocol { problem: invalid.to_string() });
-                }
+                Err(EnqueueError::Queue(error)) if error.is_retriable() => {}
+                Err(error) => return Err(QueueError::Protocol { problem: error.to_string() }),
             }
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
-        Err(error)
+        let problem = format!("group {} was not taken in time", group.group_id);
+        Err(QueueError::Protocol { problem })
     }
 
     fn new_group(&self, number: u64, state: &mut State) -> PromptGroup {
@@ -226,7 +218,7 @@ async fn push_weights(state: &State, view: &ControlView) {
     });
     for pushed in futures::future::join_all(pushes).await {
         if let Err(error) = pushed {
-            tracing::debug!(%error, "an engine did not take the weights; the next turn tries again");
+            tracing::debug!(%error, "an engine did not take the weights, the next turn tries again");
         }
     }
 }

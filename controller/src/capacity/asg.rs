@@ -10,6 +10,7 @@ mod convert;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use aws_sdk_autoscaling::types::AutoScalingGroup;
@@ -22,6 +23,10 @@ use ebbtide_core::policy::{AutoScalingGroupName, Market, Pool, PoolName, Provide
 use self::calls::call;
 use super::{Capacity, CapacityError};
 use crate::metrics::ApiCalls;
+
+/// Longest time for what is nice to know beside the sizes: names of new nodes, then activities.
+/// Twice this and one call for the sizes are less than what an observation may take.
+const DETAIL_LIMIT: Duration = Duration::from_secs(3);
 
 /// Groups that one DescribeAutoScalingGroups may name, and its page size.
 const GROUPS_PER_CALL: usize = 100;
@@ -122,7 +127,7 @@ impl AsgCapacity {
             known.retain(|id, _| ids.contains(id));
             ids.iter().filter(|id| !known.contains_key(id)).map(|id| id.0.clone()).collect()
         };
-        match self.describe_instances(&new).await {
+        match in_time("DescribeInstances", self.describe_instances(&new)).await {
             Ok(machines) => {
                 let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
                 let machines = machines.iter().filter_map(convert::machine);
@@ -179,7 +184,8 @@ impl AsgCapacity {
         if is_introduced && !is_short {
             return;
         }
-        view.activities = match self.describe_activities(group).await {
+        let activities = self.describe_activities(group);
+        view.activities = match in_time("DescribeScalingActivities", activities).await {
             Ok(activities) => {
                 let mut introduced = self.introduced.lock().unwrap_or_else(PoisonError::into_inner);
                 introduced.insert(view.name.clone());
@@ -224,6 +230,17 @@ impl AsgCapacity {
     }
 }
 
+/// Details that come late are left out: they must not cost the sizes that were read already.
+async fn in_time<T>(
+    what: &str,
+    reading: impl Future<Output = Result<T, CapacityError>>,
+) -> Result<T, CapacityError> {
+    tokio::time::timeout(DETAIL_LIMIT, reading).await.unwrap_or_else(|_| {
+        let problem = format!("no answer within {DETAIL_LIMIT:?}");
+        Err(CapacityError::Unavailable { what: what.to_owned(), problem })
+    })
+}
+
 fn group_of(pool: &Pool) -> Option<&AutoScalingGroupName> {
     match &pool.provider {
         Provider::Asg(group) => Some(group),
@@ -251,22 +268,19 @@ impl Capacity for AsgCapacity {
         let shown = groups.values().flat_map(|group| convert::pool_size(group).instances);
         let ids: BTreeSet<InstanceId> = shown.map(|InstanceView { id, .. }| id).collect();
         self.learn_machines(&ids).await;
-        let mut views = Vec::new();
-        for pool in pools {
+        let views = pools.iter().map(|pool| async {
             let Some(name) = group_of(pool) else {
-                views.push(PoolView::unread(pool.name.clone(), foreign(pool).to_string()));
-                continue;
+                return PoolView::unread(pool.name.clone(), foreign(pool).to_string());
             };
             let Some(group) = groups.get(name.as_str()) else {
                 let why = format!("there is no Auto Scaling group {name}");
-                views.push(PoolView::unread(pool.name.clone(), why));
-                continue;
+                return PoolView::unread(pool.name.clone(), why);
             };
             let mut view = self.view(pool, group);
             self.add_activities(name, &mut view).await;
-            views.push(view);
-        }
-        views
+            view
+        });
+        futures::future::join_all(views).await
     }
 
     async fn find_gone(

@@ -99,7 +99,8 @@ impl KubernetesLease {
             None => self.leases.get_opt(&self.name).await?,
         };
         let is_first = current.is_none();
-        let Some(wanted) = self.wanted(campaign, current, started_at) else {
+        // A rival's renewal counts from when it was seen, which is after the reply.
+        let Some(wanted) = self.wanted(campaign, current, Instant::now()) else {
             campaign.held = None;
             return Ok(());
         };

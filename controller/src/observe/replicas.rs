@@ -50,7 +50,7 @@ fn build(
         .map(|record| NodeView {
             name: record.node.clone(),
             instance: instances.of_node(record),
-            heartbeat_age: view.now.since(record.heartbeat),
+            heartbeat_age: view.now.since(record.heartbeat).min(reads.watched_for),
         })
         .collect();
     let leased = match &reads.status {

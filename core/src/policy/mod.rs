@@ -25,6 +25,7 @@ mod queue;
 mod report;
 mod rules;
 mod section;
+mod support;
 #[cfg(test)]
 mod tests;
 mod worker_group;

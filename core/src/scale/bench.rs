@@ -92,6 +92,11 @@ impl PoolMemory {
         self.asked = asked;
     }
 
+    /// Nothing was asked for here, so nobody else's size is in conflict with it.
+    pub fn forget_writes(&mut self) {
+        (self.asked, self.strange_looks, self.conflict) = (None, 0, None);
+    }
+
     /// What is taken to be asked for.
     pub fn asked(&self) -> Option<u32> {
         self.asked

@@ -89,6 +89,13 @@ impl ScaleMemory {
         pool.note_asked(asked.filter(|_| is_done));
     }
 
+    /// Forgets what was asked for here: while another controller leads, every size is its.
+    pub fn forget_writes(&mut self) {
+        for pool in self.pools.values_mut() {
+            pool.forget_writes();
+        }
+    }
+
     fn look_at_pools(&mut self, observation: &Observation) {
         for view in &observation.pools {
             let next = self.pools.entry(view.name.clone()).or_default();

@@ -14,7 +14,7 @@ use crate::command::{
 };
 
 /// Pages of the ready queue that one lease call reads from a shard whose head it may not take.
-/// 10 × 1000 units: further ones are seen by the next call, which begins with another shard.
+/// 10 × 1000 units; a longer head of units that this worker may not take hides those behind it.
 const LEASE_PAGES_LIMIT: usize = 10;
 
 /// Bytes that one token takes on the wire: id and log-probability.
@@ -32,6 +32,14 @@ pub struct Leased {
     pub current_version: PolicyVersion,
     /// Why fewer shards were asked than there are.
     pub missing: Vec<(u16, QueueError)>,
+}
+
+/// On what terms a worker leases.
+#[derive(Clone, Copy)]
+struct Terms<'a> {
+    holder: &'a Holder,
+    ttl: Duration,
+    worker_version: PolicyVersion,
 }
 
 impl WorkQueue {
@@ -68,15 +76,15 @@ impl WorkQueue {
             if leased.grants.len() >= limit || !may_go_on() {
                 break;
             }
+            let terms = Terms { holder, ttl, worker_version };
             let wanted = limit - leased.grants.len();
-            match self.lease_from(shard, holder, wanted, ttl, worker_version).await {
-                Ok(reply) => {
-                    answered += 1;
-                    leased.current_version = leased.current_version.max(reply.current_version);
-                    leased.grants.extend(reply.grants);
-                }
-                Err(error) => leased.missing.push((shard, error)),
+            let (pages, failure) = self.lease_from(shard, terms, wanted, &may_go_on).await;
+            for page in pages {
+                answered += 1;
+                leased.current_version = leased.current_version.max(page.current_version);
+                leased.grants.extend(page.grants);
             }
+            leased.missing.extend(failure.map(|error| (shard, error)));
         }
         match leased.missing.first() {
             Some((_, error)) if answered == 0 => Err(error.clone()),
@@ -84,44 +92,45 @@ impl WorkQueue {
         }
     }
 
+    /// Asks one shard, page after page; gives what was granted even when a later page failed.
     async fn lease_from(
         &self,
         shard: u16,
-        holder: &Holder,
+        terms: Terms<'_>,
         limit: usize,
-        ttl: Duration,
-        worker_version: PolicyVersion,
-    ) -> Result<LeaseReply, QueueError> {
-        let mut gathered = LeaseReply::default();
+        may_go_on: impl Fn() -> bool,
+    ) -> (Vec<LeaseReply>, Option<QueueError>) {
+        let (mut pages, mut granted, mut start_at) = (Vec::new(), 0, 0);
         for _ in 0..LEASE_PAGES_LIMIT {
-            let request = LeaseRequest {
-                holder: holder.clone(),
-                request_id: self.request_id(shard, holder),
-                limit: limit - gathered.grants.len(),
-                ttl,
-                worker_version,
-                start_at: gathered.resume_at,
-                allow_fresh: true,
-            };
-            let reply = match self.port.call(shard, Command::Lease(request)).await? {
-                Reply::Lease(reply) => reply,
-                other => return Err(QueueError::unexpected("a lease reply", &other)),
-            };
-            self.unanswered().remove(&(shard, holder.clone()));
-            gathered.grants.extend(reply.grants);
-            gathered.current_version = reply.current_version;
-            gathered.resume_at = reply.resume_at;
-            if reply.resume_at == 0 || gathered.grants.len() >= limit {
+            if granted >= limit || (start_at == 0 && !pages.is_empty()) || !may_go_on() {
                 break;
             }
+            let request = LeaseRequest {
+                holder: terms.holder.clone(),
+                request_id: self.request_id(shard, terms.holder),
+                limit: limit - granted,
+                ttl: terms.ttl,
+                worker_version: terms.worker_version,
+                start_at,
+                allow_fresh: true,
+            };
+            let reply = match self.port.call(shard, Command::Lease(request)).await {
+                Ok(Reply::Lease(reply)) => reply,
+                Ok(other) => return (pages, Some(QueueError::unexpected("a lease", &other))),
+                Err(error) => return (pages, Some(error)),
+            };
+            self.unanswered().remove(&(shard, terms.holder.clone()));
+            granted += reply.grants.len();
+            start_at = reply.resume_at;
+            pages.push(reply);
         }
-        Ok(gathered)
+        (pages, None)
     }
 
     /// The id of a holder's next LEASE on a shard: that of the last one as long as it has not been
     /// answered, so that what it granted is learnt and does not lie idle until it expires.
     fn request_id(&self, shard: u16, holder: &Holder) -> String {
-        let fresh = || self.turn.fetch_add(1, Ordering::Relaxed).to_string();
+        let fresh = || self.requests.fetch_add(1, Ordering::Relaxed).to_string();
         self.unanswered().entry((shard, holder.clone())).or_insert_with(fresh).clone()
     }
 
@@ -132,26 +141,27 @@ impl WorkQueue {
     /// Renews leases; answers the units that are lost.
     ///
     /// # Errors
-    /// A shard gave no answer; its leases may or may not be renewed.
+    /// A shard gave no answer; its leases may or may not be renewed. Those of the other shards are.
     pub async fn renew(
         &self,
         holder: &Holder,
         renewals: Vec<Renewal>,
         limits: ProgressLimits,
     ) -> Result<Vec<UnitId>, QueueError> {
-        let mut lost = Vec::new();
+        let (mut lost, mut failure) = (Vec::new(), None);
         for (shard, renewals) in self.by_shard(renewals, |renewal| &renewal.unit) {
             for batch in renewals.chunks(COMMAND_UNITS_LIMIT) {
                 let holder = holder.clone();
                 let renewals = batch.iter().map(|(_, renewal)| renewal.clone()).collect();
                 let command = Command::Renew { holder, renewals, limits };
-                match self.port.call(shard, command).await? {
-                    Reply::Lost(units) => lost.extend(units),
-                    other => return Err(QueueError::unexpected("lost units", &other)),
+                match self.port.call(shard, command).await {
+                    Ok(Reply::Lost(units)) => lost.extend(units),
+                    Ok(other) => return Err(QueueError::unexpected("lost units", &other)),
+                    Err(error) => failure = failure.or(Some(error)),
                 }
             }
         }
-        Ok(lost)
+        failure.map_or(Ok(lost), Err)
     }
 
     /// Writes to leased units, in as few calls as the limits allow; answers in the order given.

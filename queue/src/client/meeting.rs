@@ -71,12 +71,15 @@ impl WorkQueue {
     /// Asks for a drain and wakes the replica's agents; answers what holds now.
     ///
     /// # Errors
-    /// No answer.
+    /// No answer, or the writer's leadership is over.
     pub async fn request_drain(&self, request: DrainRequest) -> Result<DrainRecord, QueueError> {
         let reply = self.port.control(ControlCommand::RequestDrain(request)).await?;
         self.port.wake().await;
         match reply {
             ControlReply::Drain(Some(record)) => Ok(record),
+            ControlReply::Drain(None) => Err(QueueError::Protocol {
+                problem: "a newer leader has taken over; the drain was not asked for".to_owned(),
+            }),
             other => Err(QueueError::unexpected("the drain", &other)),
         }
     }

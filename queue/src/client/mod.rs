@@ -9,6 +9,7 @@ mod memory_port;
 mod training;
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -88,7 +89,11 @@ pub trait QueuePort: Send + Sync {
 #[derive(Clone)]
 pub struct WorkQueue {
     port: Arc<dyn QueuePort>,
-    turn: Arc<AtomicU64>,
+    /// Numbers requests.
+    requests: Arc<AtomicU64>,
+    /// Chooses the shard that comes first: another one at each call, and at random to begin with,
+    /// so that not all clients ask the same shard first.
+    shard_turns: Arc<AtomicU64>,
     /// Ids of LEASE requests that have not been answered, at most one per holder and shard.
     unanswered: Arc<Mutex<HashMap<(u16, Holder), String>>>,
 }
@@ -96,7 +101,13 @@ pub struct WorkQueue {
 impl WorkQueue {
     /// A client of the queue behind `port`.
     pub fn new(port: Arc<dyn QueuePort>) -> Self {
-        Self { port, turn: Arc::default(), unanswered: Arc::default() }
+        let random = RandomState::new().hash_one(0_u8);
+        Self {
+            port,
+            requests: Arc::default(),
+            shard_turns: Arc::new(AtomicU64::new(random)),
+            unanswered: Arc::default(),
+        }
     }
 
     /// Number of shards of the run.
@@ -118,7 +129,8 @@ impl WorkQueue {
     /// All shards, beginning with another one at each call.
     fn shards_in_turn(&self) -> impl Iterator<Item = u16> {
         let count = self.shard_count();
-        let first = u16::try_from(self.turn.fetch_add(1, Ordering::Relaxed) % u64::from(count));
+        let first =
+            u16::try_from(self.shard_turns.fetch_add(1, Ordering::Relaxed) % u64::from(count));
         let first = first.unwrap_or(0);
         (first..count).chain(0..first)
     }

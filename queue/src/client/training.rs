@@ -124,6 +124,10 @@ impl WorkQueue {
                 other => return Err(QueueError::unexpected("a version", &other)),
             }
         }
+        if holds > record.version {
+            let (asked, holds) = (record.version.0, holds.0);
+            tracing::error!(asked, holds, "policy version refused: it never falls within a run");
+        }
         self.port.control(ControlCommand::PutVersion(record)).await?;
         self.port.wake().await;
         Ok(holds)

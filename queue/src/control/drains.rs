@@ -1,6 +1,6 @@
 //! Requests to drain a replica: how they merge and how their progress is checked.
 //!
-//! The rules are pure; `queue/lua/drain.lua` states them for Redis.
+//! The rules are pure; `queue/lua/control_drain.lua` states them for Redis.
 
 use std::time::Duration;
 

@@ -71,19 +71,29 @@ impl MemoryControl {
     }
 
     fn request_drain(&mut self, request: &DrainRequest, now: UnixMillis) -> ControlReply {
-        let merged = request.merge(self.drains.get(&request.replica), now);
+        let before = self.drains.get(&request.replica);
+        if self.is_outdated(request.generation) {
+            return ControlReply::Drain(before.cloned());
+        }
+        let merged = request.merge(before, now);
         self.drains.insert(request.replica.clone(), merged.clone());
         ControlReply::Drain(Some(merged))
     }
 
     fn report_drain(&mut self, progress: &DrainProgress) -> ControlReply {
+        let is_outdated = self.is_outdated(progress.generation);
         let Some(before) = self.drains.get_mut(&progress.replica) else {
             return ControlReply::Drain(None);
         };
-        if let Some(merged) = progress.merge(before) {
+        if let Some(merged) = progress.merge(before).filter(|_| !is_outdated) {
             *before = merged;
         }
         ControlReply::Drain(Some(before.clone()))
+    }
+
+    /// Whether a leader of this generation has been followed by another. 0 is no leader.
+    fn is_outdated(&self, generation: u64) -> bool {
+        generation != 0 && generation < self.newest_claim
     }
 
     fn claim(&mut self, generation: u64, action: &str) -> bool {

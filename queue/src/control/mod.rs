@@ -33,9 +33,9 @@ pub enum ControlCommand {
     PutVersion(VersionRecord),
     /// Holds a role; a hold that has ended is forgotten.
     PutHold(HoldRecord),
-    /// Asks for a drain.
+    /// Asks for a drain. A leader older than the newest that claimed anything is refused.
     RequestDrain(DrainRequest),
-    /// Reports progress of a drain, or cancels it.
+    /// Reports progress of a drain, or cancels it; refused as a request is.
     ReportDrain(DrainProgress),
     /// Forgets the drain of a replica whose instances are gone.
     RemoveDrain(ReplicaId),

@@ -47,8 +47,11 @@ impl ChunkFetch {
         Self { connection, chunks_key: shard_keys[5].clone() }
     }
 
-    /// The chunks of each unit, in the order given.
-    async fn chunks_of(&mut self, units: &[(UnitId, u32)]) -> Result<Vec<Vec<Chunk>>, DecodeError> {
+    /// The chunks of each unit, in the order given; `None` for a unit whose group has ended since.
+    async fn chunks_of(
+        &mut self,
+        units: &[(UnitId, u32)],
+    ) -> Result<Vec<Option<Vec<Chunk>>>, DecodeError> {
         let mut pipeline = redis::pipe();
         for (unit, parts) in units.iter().filter(|(_, parts)| *parts > 0) {
             let fields = (0..*parts).map(|part| format!("{unit}/{part}"));
@@ -61,11 +64,12 @@ impl ChunkFetch {
         };
         let of_unit = |(unit, parts): &(UnitId, u32)| {
             let parts = if *parts > 0 { stored.next().unwrap_or_default() } else { Vec::new() };
-            let decode = |bytes: Option<Vec<u8>>| {
-                let bytes = bytes.ok_or_else(|| shape(format!("a chunk of {unit} is missing")))?;
-                codec::decode_chunk(&bytes).map_err(shape)
+            let Some(parts) = parts.into_iter().collect::<Option<Vec<Vec<u8>>>>() else {
+                tracing::debug!(%unit, "the group has ended since it was answered");
+                return Ok(None);
             };
-            parts.into_iter().map(decode).collect::<Result<Vec<Chunk>, DecodeError>>()
+            let decode = |bytes: &Vec<u8>| codec::decode_chunk(bytes).map_err(shape);
+            parts.iter().map(decode).collect::<Result<Vec<Chunk>, DecodeError>>().map(Some)
         };
         units.iter().map(of_unit).collect()
     }
@@ -143,6 +147,7 @@ async fn lease_reply(value: Value, fetch: &mut ChunkFetch) -> Result<LeaseReply,
     {
         let group = groups.get(unit.group.as_str()).cloned();
         let group = group.ok_or_else(|| shape(format!("no spec for the group of {unit}")))?;
+        let Some(partial) = partial else { continue };
         reply.grants.push(Grant {
             unit,
             fencing_token: FencingToken(token),
@@ -173,6 +178,7 @@ async fn taken_groups(
         let chunks = fetch.chunks_of(&units).await?;
         let mut samples = Vec::with_capacity(complete.len());
         for (((unit, _), chunks), (_, slot)) in units.into_iter().zip(chunks).zip(&complete) {
+            let chunks = chunks.ok_or_else(|| shape(format!("a chunk of {unit} is missing")))?;
             samples.push(Sample {
                 unit,
                 finish: rmp_serde::from_slice(&slot.2).map_err(shape)?,

@@ -7,20 +7,28 @@ mod scripts;
 mod setup;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use ebbtide_core::ids::RunId;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use crate::client::{QueueError, QueuePort};
-use crate::command::{Command, Reply};
+use crate::command::{Command, Reply, WriteReply};
 use crate::control::{ControlCommand, ControlReply};
 use scripts::{SCRIPTS, ScriptName};
 
 /// How long one call may take before it counts as not answered.
 const CALL_TIME_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long a peer may leave packets unanswered until its connection counts as broken. Without it
+/// a server that vanished would be waited for a quarter of an hour, the kernel's own limit.
+const PEER_SILENCE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Times a call is sent: once more after a broken connection, which costs only a reconnect.
 const CALL_TRIES: usize = 2;
@@ -62,7 +70,11 @@ pub struct RedisPort {
     /// Whether writes wait for a replica (durability safe with replicas).
     waits_for_replica: bool,
     changed: Arc<Notify>,
-    listener: tokio::task::JoinHandle<()>,
+    /// Whether the server has little memory left: then nothing is added, and what is there is
+    /// finished first.
+    is_memory_short: Arc<AtomicBool>,
+    /// What runs beside the calls; ends with the port.
+    _tasks: JoinSet<()>,
 }
 
 impl RedisPort {
@@ -73,9 +85,22 @@ impl RedisPort {
     /// [`QueueError::Unsuitable`] when it must be set up differently or the run has another layout.
     pub async fn connect(options: RedisOptions) -> Result<Self, QueueError> {
         let client = redis::Client::open(options.url.as_str()).map_err(|error| {
-            let problem = format!("redis URL must be redis://host:port, got a bad one: {error}");
+            // The URL itself stays out of the message: it may hold a password.
+            let problem = format!(
+                "redis URL must be redis://[user:password@]host:port, without TLS in this version: \
+                 {error}"
+            );
             QueueError::Unsuitable { problem }
         })?;
+        let client = redis::Client::open(
+            client.get_connection_info().clone().set_tcp_settings(
+                TcpSettings::default()
+                    .set_nodelay(true)
+                    .set_keepalive(TcpKeepalive::new().with_time(PEER_SILENCE_LIMIT))
+                    .set_user_timeout(PEER_SILENCE_LIMIT),
+            ),
+        )
+        .map_err(|error| unavailable("redis", &error))?;
         let name = format!("redis {}", client.get_connection_info().addr());
         let config = ConnectionManagerConfig::new()
             .set_min_delay(RECONNECT_DELAY_MIN)
@@ -90,9 +115,21 @@ impl RedisPort {
         let shard_count = setup::agree_on_layout(&mut connection, &name, &options).await?;
         let changed = Arc::new(Notify::new());
         let channel = keys::control(&options.run, "wake");
-        let listener = tokio::spawn(listen_for_wakes(client, channel, changed.clone()));
+        let is_memory_short = Arc::new(AtomicBool::new(facts.is_memory_short));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(listen_for_wakes(client, channel, changed.clone()));
+        tasks.spawn(setup::watch_memory(connection.clone(), is_memory_short.clone()));
         let waits_for_replica = facts.waits_for_replica;
-        Ok(Self { options, name, connection, shard_count, waits_for_replica, changed, listener })
+        Ok(Self {
+            options,
+            name,
+            connection,
+            shard_count,
+            waits_for_replica,
+            changed,
+            is_memory_short,
+            _tasks: tasks,
+        })
     }
 
     /// Deletes everything that this run has in Redis. Clients that are still at work write anew.
@@ -126,7 +163,8 @@ impl RedisPort {
         for argument in arguments {
             invocation.arg(argument.as_slice());
         }
-        let mut tries_left = CALL_TRIES;
+        // A LEASE is not sent again from here: its holder may have closed its gate meanwhile.
+        let mut tries_left = if name == ScriptName::Lease { 1 } else { CALL_TRIES };
         loop {
             tries_left -= 1;
             let mut connection = self.connection.clone();
@@ -168,19 +206,20 @@ impl RedisPort {
     }
 }
 
-impl Drop for RedisPort {
-    fn drop(&mut self) {
-        self.listener.abort();
-    }
-}
-
 #[async_trait]
 impl QueuePort for RedisPort {
     fn shard_count(&self) -> u16 {
         self.shard_count
     }
 
-    async fn call(&self, shard: u16, command: Command) -> Result<Reply, QueueError> {
+    async fn call(&self, shard: u16, mut command: Command) -> Result<Reply, QueueError> {
+        if self.is_memory_short.load(Ordering::Relaxed) {
+            match &mut command {
+                Command::Enqueue(_) => return Ok(Reply::Write(WriteReply::Busy)),
+                Command::Lease(request) => request.allow_fresh = false,
+                _ => {}
+            }
+        }
         let keys = keys::of_shard(&self.options.run, shard);
         let call = encode::script_call(&command);
         let reply: redis::Value = self.run_script(call.script, &keys, &call.arguments).await?;

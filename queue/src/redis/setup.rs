@@ -1,5 +1,9 @@
 //! Checks at start: is this Redis fit for a queue, and does the run have the layout we expect.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use redis::aio::ConnectionManager;
 
 use super::{Durability, RedisOptions, keys, unavailable};
@@ -14,6 +18,34 @@ const OLDEST_MAJOR_VERSION: u32 = 7;
 /// What the checks found out.
 pub(super) struct ServerFacts {
     pub waits_for_replica: bool,
+    pub is_memory_short: bool,
+}
+
+/// Part of `maxmemory` above which nothing is added (contract, section 2).
+const MEMORY_SHORT_ABOVE: f64 = 0.85;
+
+/// Between two looks at the server's memory.
+const MEMORY_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+fn is_memory_short(info: &redis::InfoDict) -> bool {
+    let limit: f64 = info.get("maxmemory").unwrap_or(0.0);
+    limit > 0.0 && info.get::<f64>("used_memory").unwrap_or(0.0) > MEMORY_SHORT_ABOVE * limit
+}
+
+/// Looks at the server's memory every second. While it does not answer nothing changes.
+pub(super) async fn watch_memory(mut connection: ConnectionManager, is_short: Arc<AtomicBool>) {
+    loop {
+        tokio::time::sleep(MEMORY_LOOK_INTERVAL).await;
+        let mut ask = redis::cmd("INFO");
+        let Ok(info) = ask.arg("memory").query_async(&mut connection).await else { continue };
+        let is_now = is_memory_short(&info);
+        if is_short.swap(is_now, Ordering::Relaxed) != is_now {
+            tracing::warn!(
+                is_memory_short = is_now,
+                "memory of redis, no work is added when short"
+            );
+        }
+    }
 }
 
 /// Checks version, eviction, cluster mode and, in safe mode, persistence.
@@ -56,7 +88,7 @@ pub(super) async fn check_server(
     if durability == Durability::Safe && !waits_for_replica {
         check_disk(connection, name).await?;
     }
-    Ok(ServerFacts { waits_for_replica })
+    Ok(ServerFacts { waits_for_replica, is_memory_short: is_memory_short(&info) })
 }
 
 /// Safe mode without replicas needs every write on disk before it is acknowledged.

@@ -142,6 +142,16 @@ async fn older_generation_is_refused(world: World) {
     assert_eq!(by_old_leader.state, DrainState::Requested);
     let by_agent = report(&world, "a", 0, DrainState::Draining).await;
     assert_eq!(by_agent.state, DrainState::Draining);
+    // A leader that was followed by another writes nothing, not even a first record.
+    assert!(world.queue.claim(6, "anything").await.unwrap());
+    let replica: ReplicaId = "r2".parse().unwrap();
+    let stale = DrainRequest {
+        replica: replica.clone(),
+        generation: 5,
+        ..request("b", DrainReason::ScaleIn, 600)
+    };
+    assert!(world.queue.request_drain(stale).await.is_err());
+    assert!(world.queue.view().await.unwrap().active_drain(&replica).is_none());
 }
 
 async fn action_is_claimed_once_and_by_the_newest_generation(world: World) {
@@ -149,4 +159,20 @@ async fn action_is_claimed_once_and_by_the_newest_generation(world: World) {
     assert!(!world.queue.claim(2, "raise pool-a to 4").await.unwrap());
     assert!(!world.queue.claim(1, "raise pool-a to 9").await.unwrap());
     assert!(world.queue.claim(3, "raise pool-a to 9").await.unwrap());
+}
+
+#[tokio::test]
+async fn unreadable_record_hides_no_other() {
+    let redis = ebbtide_harness::require!(ebbtide_harness::Redis::start().await);
+    let port = ebbtide_queue::redis::RedisPort::connect(options(&redis.url(), 1)).await.unwrap();
+    let queue = ebbtide_queue::client::WorkQueue::new(std::sync::Arc::new(port));
+    queue.put_node(node("n1")).await.unwrap();
+    queue.put_node(node("n2")).await.unwrap();
+    let client = redis::Client::open(redis.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut overwrite = redis::cmd("HSET");
+    overwrite.arg("{run-1:c}:node:n1").arg("state").arg("of a later version");
+    overwrite.query_async::<u64>(&mut connection).await.unwrap();
+    let nodes = queue.view().await.unwrap().nodes;
+    assert_eq!(nodes.iter().map(|node| node.node.as_str()).collect::<Vec<_>>(), ["n2"]);
 }

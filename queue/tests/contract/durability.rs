@@ -100,3 +100,46 @@ async fn lease_whose_reply_was_lost_is_learnt_by_the_next_call() {
     });
     assert_eq!(learnt.await.expect("answers").grants.len(), 2);
 }
+
+#[tokio::test]
+async fn nothing_is_added_when_memory_is_short_and_what_is_there_goes_on() {
+    let arguments = ["--maxmemory", "64mb", "--maxmemory-policy", "noeviction"];
+    let redis = require!(Redis::options().arguments(&arguments).start().await);
+    let port = RedisPort::connect(options(&redis.url(), 1)).await.expect("connects");
+    let queue = WorkQueue::new(Arc::new(port));
+    let holder = holder("a");
+    queue.enqueue(group("first", 2)).await.expect("enqueue");
+    let held = queue.lease(&holder, 1, LONG, Default::default()).await.expect("lease").grants;
+    // Something else fills the server to nine tenths.
+    let client = redis::Client::open(redis.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    for part in 0..57 {
+        let mut ballast = redis::cmd("SET");
+        ballast.arg(format!("ballast{part}")).arg(vec![7_u8; (1 << 20) - 256]);
+        ballast.query_async::<()>(&mut connection).await.unwrap();
+    }
+    let number = std::sync::atomic::AtomicU32::new(0);
+    until("the queue to refuse more", Duration::from_secs(10), || async {
+        let number = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let reply = queue.enqueue(group(&format!("filler{number}"), 1)).await;
+        (reply.expect("no error of the server") == WriteReply::Busy).then_some(())
+    })
+    .await
+    .expect("refused");
+    let fresh = queue.lease(&holder, 10, LONG, Default::default()).await.expect("lease").grants;
+    assert!(fresh.is_empty(), "nothing fresh is begun");
+    let write = |then| ebbtide_queue::command::UnitWrite {
+        unit: held[0].unit.clone(),
+        fencing_token: held[0].fencing_token,
+        tail: vec![],
+        then,
+    };
+    let cause = ebbtide_queue::command::HandBackCause::Notice;
+    let tail = ebbtide_queue::command::UnitWrite {
+        tail: vec![tokens(0, 3, 0)],
+        ..write(ebbtide_queue::command::Then::HandBack(cause))
+    };
+    assert_eq!(queue.write(&holder, vec![tail]).await.remove(0).unwrap(), WriteReply::Ok);
+    let resumed = queue.lease(&holder, 10, LONG, Default::default()).await.expect("lease").grants;
+    assert_eq!(resumed.len(), 1, "what was begun is finished");
+}

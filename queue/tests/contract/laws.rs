@@ -52,6 +52,8 @@ laws![
     partial_at_its_limit_completes_without_new_tokens,
     response_is_never_longer_than_its_limit,
     expired_group_fails_when_it_is_met,
+    unit_whose_group_fails_in_the_same_call_is_not_granted,
+    no_shard_is_asked_first_by_everybody,
 ];
 
 async fn group_is_sealed_once_with_all_its_samples(world: World) {
@@ -418,4 +420,31 @@ async fn expired_group_fails_when_it_is_met(world: World) {
     let status = world.status().await;
     assert_eq!((status.expired, status.cancelled), (1, 1));
     world.assert_conserved().await;
+}
+
+async fn unit_whose_group_fails_in_the_same_call_is_not_granted(world: World) {
+    let a = holder("a");
+    let mut strict = group("g", 2);
+    strict.max_lag = 1;
+    world.enqueue(&strict).await;
+    let grants = world.lease_at(&a, 2, LONG, 5).await;
+    world.hand_back(&a, &grants[0], vec![tokens(0, 3, 5)]).await;
+    world.hand_back(&a, &grants[1], vec![tokens(0, 3, 4)]).await;
+    world.set_version(6).await;
+    // The first may go on, the second is too old, and with it the group ends.
+    assert!(world.lease_at(&a, 2, LONG, 6).await.is_empty());
+    assert_eq!(world.status().await.groups_failed, 1);
+    world.assert_conserved().await;
+}
+
+async fn no_shard_is_asked_first_by_everybody(world: World) {
+    for number in 0..40 {
+        world.enqueue(&group(&format!("g{number}"), 1)).await;
+    }
+    let mut first_shards = std::collections::BTreeSet::new();
+    for _ in 0..10 {
+        let grants = world.lease(&holder("a"), 1, LONG).await;
+        first_shards.insert(world.queue.shard_of(&grants[0].unit.group));
+    }
+    assert_eq!(first_shards.len(), 2, "a deep queue is taken from all shards in turn");
 }

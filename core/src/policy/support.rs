@@ -1,0 +1,53 @@
+//! What this version runs of all that a policy may say.
+//!
+//! A policy that asks for more than is built must be refused or answered, never followed in part
+//! and in silence.
+
+use super::{FleetPolicy, Provider, Stage};
+
+impl FleetPolicy {
+    /// Why agents and controller of this version cannot run this policy; empty when they can.
+    pub fn unsupported(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if self.queue.stages.contains(&Stage::Reward) {
+            reasons.push(
+                "spec.queue.stages names reward, which this version does not run yet: use \
+                 [generate] and score in the trainer"
+                    .to_owned(),
+            );
+        }
+        let nodes = self.rollout.nodes_per_replica;
+        if nodes != 1 {
+            reasons.push(format!(
+                "spec.rollout.nodesPerReplica must be 1 in this version, got {nodes}: nodes are \
+                 not grouped into replicas yet"
+            ));
+        }
+        reasons
+    }
+
+    /// Why the controller of this version cannot size the pools of this policy; empty when it can.
+    pub fn unsupported_pools(&self) -> Vec<String> {
+        let is_other = |provider: &Provider| !matches!(provider, Provider::Asg(_));
+        self.rollout_pools()
+            .filter(|pool| is_other(&pool.provider))
+            .map(|pool| {
+                format!(
+                    "pool {} must have provider asg in this version of the controller",
+                    pool.name
+                )
+            })
+            .collect()
+    }
+
+    /// Keys that were set, are valid, and do nothing in this version.
+    pub fn not_in_force(&self) -> Vec<&'static str> {
+        let set = [
+            ("spec.budget", self.budget.is_some()),
+            ("spec.deadline", self.deadline.is_some()),
+            ("spec.environment", self.environment.is_some()),
+            ("spec.trainer.legalSizes", !self.trainer.legal_sizes.is_empty()),
+        ];
+        set.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key).collect()
+    }
+}
