@@ -50,6 +50,9 @@ pub struct AgentArgs {
     /// The replica that this node belongs to [default: the node itself]
     #[arg(long, env = "EBBTIDE_REPLICA")]
     replica: Option<ReplicaId>,
+    /// This agent's node runs the replica's engine: it drains and reports for all its nodes
+    #[arg(long, env = "EBBTIDE_LEADS_REPLICA", requires = "replica")]
+    leads_replica: bool,
     /// An engine on this node; may be given several times
     #[arg(long = "engine", env = "EBBTIDE_ENGINES", value_name = "URL", value_delimiter = ',')]
     engines: Vec<String>,
@@ -94,7 +97,8 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     config.concurrency_per_engine = config.concurrency_per_engine.div_ceil(engines);
     config.listen = Some(args.listen);
     if let Some(replica) = args.replica {
-        config.replica = replica;
+        config = config.with_replica(replica);
+        config.leads_replica |= args.leads_replica;
     }
     let engine = |url: &String| -> anyhow::Result<Arc<dyn Engine>> {
         Ok(Arc::new(VllmEngine::new(url).with_context(|| format!("--engine {url}"))?))

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use ebbtide_core::policy::{self, FleetPolicy};
-use ebbtide_queue::redis::{Durability, RedisOptions};
+use ebbtide_core::policy::FleetPolicy;
+use ebbtide_queue::redis::RedisOptions;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
@@ -99,10 +99,7 @@ pub fn redis_options(url: &str, policy: &FleetPolicy) -> RedisOptions {
         url: url.to_owned(),
         run: policy.run.clone(),
         shard_count: Some(policy.queue.shards),
-        durability: match policy.queue.durability {
-            policy::Durability::Fast => Durability::Fast,
-            policy::Durability::Safe => Durability::Safe,
-        },
+        durability: policy.queue.durability,
     }
 }
 

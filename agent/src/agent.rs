@@ -21,7 +21,7 @@ use tracing::Instrument;
 use crate::config::AgentConfig;
 use crate::connect::{Connector, LatePort, QueueAccess, connect_with_retries};
 use crate::engine::Engine;
-use crate::gate::LeaseGate;
+use crate::gate::{ClosedFor, LeaseGate};
 use crate::hosting::{self, EngineSlot};
 use crate::imds::{self, ImdsClient};
 use crate::interruption::{self, DrainReport, Inputs};
@@ -123,12 +123,13 @@ impl Agent {
     /// An agent of this world; nothing happens until it runs.
     pub fn new(config: AgentConfig, outside: Outside) -> Self {
         let (queue, connecting) = outside.queue.into_queue();
-        let engines = outside.engines.into_iter().enumerate();
+        let pause_limit = config.lease.pause_limit();
+        let slot = |(n, engine)| Arc::new(EngineSlot::new(engine, n, pause_limit));
         let shared = Shared {
             queue,
             gate: LeaseGate::default(),
             desk: Desk::default(),
-            engines: engines.map(|(n, engine)| Arc::new(EngineSlot::new(engine, n))).collect(),
+            engines: outside.engines.into_iter().enumerate().map(slot).collect(),
             metrics: Metrics::new(),
             pulses: Pulses::default(),
             wall_clock: outside.wall_clock,
@@ -139,6 +140,7 @@ impl Agent {
             queue_trouble: watch::Sender::default(),
             config,
         };
+        shared.gate.close(ClosedFor::KeysUnread);
         Self { shared: Arc::new(shared), imds: outside.imds, marks: outside.marks, connecting }
     }
 

@@ -56,6 +56,13 @@ impl AgentConfig {
         }
     }
 
+    /// The same agent as part of `replica`. Only the one of a single-node replica is known to lead
+    /// it; whoever sets up an EP group says which agent does.
+    pub fn with_replica(self, replica: ReplicaId) -> Self {
+        let leads_replica = replica == ReplicaId::from(&self.holder.node);
+        Self { replica, leads_replica, ..self }
+    }
+
     /// The node that the agent runs on.
     pub fn node(&self) -> &NodeName {
         &self.holder.node
@@ -79,6 +86,13 @@ pub struct LeaseTerms {
     pub renew_every: Duration,
     /// How long a unit may go without a token or a declared wait. Default 60 s.
     pub progress: ProgressLimits,
+}
+
+impl LeaseTerms {
+    /// How long an engine may stay paused: a little shorter than the queue allows its units.
+    pub fn pause_limit(&self) -> Duration {
+        self.progress.engine_pause.saturating_sub(self.renew_every)
+    }
 }
 
 impl Default for LeaseTerms {
@@ -184,5 +198,22 @@ impl Pace {
             replan_every: Duration::from_millis(100),
             abort_wait: Duration::from_millis(150),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_replica_of_one_node_is_led_by_default() {
+        let run: RunId = "test".parse().expect("valid");
+        let config = AgentConfig::new(run, "n1/b/agent-p".parse().expect("valid"));
+        assert!(config.leads_replica);
+        let of_itself = config.clone().with_replica("n1".parse().expect("valid"));
+        assert!(of_itself.leads_replica);
+        let of_a_group = config.with_replica("ep-0".parse().expect("valid"));
+        assert!(!of_a_group.leads_replica);
+        assert_eq!(of_a_group.replica.as_str(), "ep-0");
     }
 }

@@ -11,6 +11,8 @@ use tokio::sync::watch;
 /// Why the gate is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ClosedFor {
+    /// The control keys have not been read yet: the replica may be draining.
+    KeysUnread,
     /// The node is being drained.
     Drain,
     /// A rebalance recommendation stands.

@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::Instrument;
 
+use engines::Trouble;
 pub(crate) use engines::{Condition, EngineSlot};
 
 use crate::backoff::Backoff;
@@ -100,8 +101,10 @@ async fn claim_work(shared: &Arc<Shared>, streams: &mut JoinSet<()>) -> Claimed 
     let mut result = Claimed::NoRoom;
     for slot in &shared.engines {
         let Some(version) = slot.admits(Instant::now()) else { continue };
-        let open = shared.desk.ledger().open_streams(slot.index);
-        let room = shared.config.concurrency_per_engine.saturating_sub(open);
+        let load = shared.desk.ledger().load(slot.index);
+        // An engine that refused is tried with one unit.
+        let places = if slot.is_in_trouble() { 1 } else { shared.config.concurrency_per_engine };
+        let room = places.saturating_sub(load);
         if room == 0 {
             continue;
         }
@@ -154,19 +157,29 @@ fn admit(
         holder: shared.config.holder.clone(),
         fabric: shared.config.fabric,
     };
+    let now = Instant::now();
+    let mut wrong_model = None;
     shared.desk.change(|ledger| {
         for grant in grants {
             if !shared.gate.is_open() {
-                ledger.refuse(grant, &terms, shared.leaving_cause());
+                ledger.refuse(grant, &terms, shared.leaving_cause(), now);
                 continue;
             }
             shared.metrics.tokens.note_continued(&grant);
-            if let Admission::Stream(job) = ledger.admit(grant, &terms) {
-                let stream = streaming::run_stream(shared.clone(), slot.clone(), *job);
-                streams.spawn(stream.in_current_span());
+            match ledger.admit(grant, &terms, now) {
+                Admission::Stream(job) => {
+                    let stream = streaming::run_stream(shared.clone(), slot.clone(), *job);
+                    streams.spawn(stream.in_current_span());
+                }
+                Admission::Ended => {}
+                Admission::WrongModel(why) => wrong_model = Some(why),
             }
         }
     });
+    if let Some(why) = wrong_model {
+        tracing::warn!(engine = slot.engine.address(), why, "engine serves another model");
+        slot.hold_off(Trouble::WrongModel(why), now);
+    }
 }
 
 /// Stores tokens as they are due, and ends as they come; repeats what was not answered.

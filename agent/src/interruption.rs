@@ -193,6 +193,7 @@ impl Flow {
                 gate.reopen(reason);
             }
         };
+        is_set(ClosedFor::KeysUnread, !self.key.is_known());
         is_set(ClosedFor::Drain, want.is_some());
         is_set(ClosedFor::Shutdown, self.ending_by.is_some());
         is_set(ClosedFor::Rebalance, self.notices.stops_leases(now));

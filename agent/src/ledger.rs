@@ -16,7 +16,7 @@ mod writing;
 use std::collections::BTreeMap;
 
 use ebbtide_core::drain::{InFlightUnit, ResponseLengths};
-use ebbtide_core::ids::{PolicyVersion, UnitId};
+use ebbtide_core::ids::{FencingToken, PolicyVersion, UnitId};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_core::work::ResumePolicy;
 use ebbtide_queue::command::{HandBackCause, Then};
@@ -128,10 +128,12 @@ impl Ledger {
 
     /// Why the unit of a stream leaves, if it does.
     pub(crate) fn leaving_cause(&self, request: &RequestId) -> Option<HandBackCause> {
-        let unit = self.units.get(&self.streams.get(request)?.unit)?;
-        match unit.phase {
-            Phase::Leaving(leave) => Some(leave.cause),
-            _ => None,
+        let stream = self.streams.get(request)?;
+        let unit = self.units.get(&stream.unit).filter(|unit| unit.request == *request);
+        match unit.map(|unit| &unit.phase) {
+            Some(Phase::Leaving(leave)) => Some(leave.cause),
+            // Nobody wants it any more; its end says nothing about the engine.
+            _ => stream.end_asked_at.map(|_| HandBackCause::Engine),
         }
     }
 
@@ -206,12 +208,14 @@ impl Ledger {
         outdated.map(|(id, _)| id.clone()).collect()
     }
 
-    /// The queue says that a lease is lost. What is being written is left to its answer.
-    pub(crate) fn lose(&mut self, id: &UnitId, now: Instant) -> bool {
-        let is_streaming = self
-            .units
-            .get(id)
-            .is_some_and(|unit| matches!(unit.phase, Phase::Streaming | Phase::Leaving(_)));
+    /// The queue says that the lease under `token` is lost. What is being written is left to its
+    /// answer, and a newer lease of the same unit is not meant.
+    pub(crate) fn lose(&mut self, id: &UnitId, token: FencingToken, now: Instant) -> bool {
+        let is_meant = |unit: &HeldUnit| {
+            unit.fencing_token == token
+                && matches!(unit.phase, Phase::Streaming | Phase::Leaving(_))
+        };
+        let is_streaming = self.units.get(id).is_some_and(is_meant);
         if is_streaming {
             self.counts.units_lost += 1;
             self.forget(id, now);
@@ -246,9 +250,12 @@ impl Ledger {
             .collect()
     }
 
-    /// Streams that an engine has open for this agent.
-    pub(crate) fn open_streams(&self, engine: usize) -> usize {
-        self.streams.values().filter(|stream| stream.engine == engine).count()
+    /// Places of an engine that are taken: by units, also those that have ended and are not
+    /// written yet, or by streams, also those that outlive their units.
+    pub(crate) fn load(&self, engine: usize) -> usize {
+        let units = self.units.values().filter(|unit| unit.engine == engine).count();
+        let streams = self.streams.values().filter(|stream| stream.engine == engine).count();
+        units.max(streams)
     }
 
     /// Units held, whatever their phase.

@@ -13,7 +13,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::backoff::Backoff;
-use crate::hosting::Condition;
+use crate::gate::ClosedFor;
+use crate::hosting::{Condition, EngineSlot};
 use crate::interruption::SeenView;
 use crate::pulse::Loop;
 use crate::shared::Shared;
@@ -148,7 +149,9 @@ fn observe(shared: &Shared, tokens_per_second: f64) {
     let ledger = shared.desk.ledger();
     let (held, waiting) = (ledger.held(), ledger.waiting_tokens());
     drop(ledger);
-    let ready = shared.engines.iter().filter(|slot| slot.admits(Instant::now()).is_some()).count();
+    let now = Instant::now();
+    let may_work = |slot: &&Arc<EngineSlot>| slot.admits(now).is_some() && !slot.is_in_trouble();
+    let ready = shared.engines.iter().filter(may_work).count();
     let metrics = &shared.metrics;
     metrics.in_flight.set(i64::try_from(held).unwrap_or(i64::MAX));
     metrics.tokens.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
@@ -191,6 +194,9 @@ pub(crate) fn node_state(shared: &Shared) -> NodeState {
     if let Some(drain) = shared.standing.borrow().drain {
         return if drain.is_drained { NodeState::Drained } else { NodeState::Draining };
     }
+    if shared.gate.is_closed_for(ClosedFor::KeysUnread) {
+        return NodeState::Starting;
+    }
     if !shared.gate.is_open() {
         return NodeState::NotReady;
     }
@@ -200,7 +206,7 @@ pub(crate) fn node_state(shared: &Shared) -> NodeState {
         NodeState::Ready
     } else if has(|condition| matches!(condition, Condition::Loading(_))) {
         NodeState::Loading
-    } else if has(|condition| matches!(condition, Condition::Starting)) {
+    } else if has(|condition| matches!(condition, Condition::Starting(_))) {
         NodeState::Starting
     } else {
         NodeState::NotReady
@@ -218,10 +224,11 @@ fn common_version(shared: &Shared) -> Option<ebbtide_core::ids::PolicyVersion> {
 }
 
 fn engine_records(shared: &Shared) -> Vec<EngineRecord> {
-    let record = |slot: &Arc<crate::hosting::EngineSlot>| {
+    let record = |slot: &Arc<EngineSlot>| {
         let (weights_version, state) = match slot.condition() {
             Condition::Ready(version) => (Some(version), "ready".to_owned()),
-            Condition::Starting => (None, "starting".to_owned()),
+            Condition::Starting(None) => (None, "starting".to_owned()),
+            Condition::Starting(Some(why)) => (None, format!("starting: {why}")),
             Condition::Loading(why) | Condition::NotReady(why) => (None, why),
         };
         EngineRecord {

@@ -76,7 +76,8 @@ fn engine_troubles(shared: &Shared) -> Vec<String> {
     for slot in &shared.engines {
         let why = match slot.condition() {
             Condition::Ready(_) => return Vec::new(),
-            Condition::Starting => "it has not answered yet".to_owned(),
+            Condition::Starting(None) => "it has not answered yet".to_owned(),
+            Condition::Starting(Some(why)) => why,
             Condition::Loading(why) | Condition::NotReady(why) => why,
         };
         troubles.push(format!("engine {}: {why}", slot.engine.address()));

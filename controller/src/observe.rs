@@ -172,13 +172,7 @@ fn trainer_signal(view: &ControlView) -> Signal<TrainerView> {
         return Signal::unknown("no trainer has reported");
     };
     let age = view.now.since(record.heartbeat);
-    let phase = match record.phase {
-        control::TrainerPhase::Train => TrainerPhase::Train,
-        control::TrainerPhase::Sync => TrainerPhase::Sync,
-        control::TrainerPhase::Wait => TrainerPhase::Wait,
-        control::TrainerPhase::Checkpoint => TrainerPhase::Checkpoint,
-        control::TrainerPhase::Done => TrainerPhase::Done,
-    };
+    let phase = record.phase;
     // A run that has ended stays ended, whether or not its trainer still reports.
     if age > TRAINER_SILENCE_LIMIT && phase != TrainerPhase::Done {
         let (age, limit) = (age.as_secs(), TRAINER_SILENCE_LIMIT.as_secs());

@@ -149,7 +149,8 @@ pub struct TrainerView {
 }
 
 /// What the trainer does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TrainerPhase {
     /// It updates the policy.
     Train,

@@ -115,9 +115,17 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     tell_beginning(&args, &policy, page.address());
 
     let (ledger, facts, status) = live(&args, &policy, &queue, &page).await?;
-    let report = settle(&args, &queue, &ledger, &facts, &status).await?;
-    if let Some(redis) = redis {
-        redis.remove_run().await?;
+    let report = match settle(&args, &queue, &ledger, &facts, &status).await {
+        Ok(report) => report,
+        Err(error) => {
+            eprintln!("ebbtide demo: the units cannot be looked for: {error:#}");
+            return Ok(ExitCode::from(EXIT_BAD));
+        }
+    };
+    if let Some(redis) = redis
+        && let Err(error) = redis.remove_run().await
+    {
+        eprintln!("ebbtide demo: run {} stays in redis: {error}", redis.run());
     }
     match args.output {
         Output::Text => print!("{}", report.to_text()),

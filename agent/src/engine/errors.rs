@@ -23,7 +23,7 @@ pub enum EngineError {
         /// What is missing and what to do.
         problem: String,
     },
-    /// It refused the call because of what was asked (HTTP 4xx).
+    /// It refused the call (HTTP 4xx); see [`EngineError::is_about_the_unit`].
     #[error("engine refused the call with status {status}: {problem}")]
     Refused {
         /// HTTP status.
@@ -74,6 +74,20 @@ impl EngineError {
     /// probed again.
     pub fn is_engine_in_doubt(&self) -> bool {
         !matches!(self, Self::Refused { .. })
+    }
+
+    /// Whether what was asked is at fault: the same call fails on every engine.
+    pub fn is_about_the_unit(&self) -> bool {
+        matches!(self, Self::Refused { status: 400 | 422, .. })
+    }
+
+    /// The problem alone, for where the engine is named already.
+    pub(crate) fn problem(&self) -> String {
+        match self {
+            Self::Unreachable { problem, .. } => format!("not reachable: {problem}"),
+            Self::Unable { problem, .. } => problem.clone(),
+            other => other.to_string(),
+        }
     }
 
     pub(crate) fn malformed(expected: &str, got: &[u8]) -> Self {

@@ -7,7 +7,7 @@
 mod wire;
 
 use std::collections::VecDeque;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -38,10 +38,16 @@ const DONE: &[u8] = b"[DONE]";
 pub struct VllmEngine {
     http: reqwest::Client,
     address: String,
-    /// Kind and version, once told.
-    name: OnceLock<String>,
-    /// Served names of the model, once told.
-    models: OnceLock<Vec<String>>,
+    /// Who it is, once told; asked again after a failed probe, when it may be another one.
+    identity: Mutex<Option<Identity>>,
+}
+
+#[derive(Debug, Clone)]
+struct Identity {
+    /// Kind and version.
+    name: String,
+    /// Served names of the model.
+    models: Vec<String>,
 }
 
 impl VllmEngine {
@@ -65,7 +71,7 @@ impl VllmEngine {
             .pool_max_idle_per_host(0)
             .build()
             .map_err(|error| unable(error.to_string()))?;
-        Ok(Self { http, address, name: OnceLock::new(), models: OnceLock::new() })
+        Ok(Self { http, address, identity: Mutex::default() })
     }
 
     async fn read<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
@@ -82,16 +88,38 @@ impl VllmEngine {
         self.accept(response).await.map(|_| ())
     }
 
-    /// Kind and version, and the served models; asked once.
-    async fn identity(&self) -> Result<(String, Vec<String>), EngineError> {
-        if let (Some(name), Some(models)) = (self.name.get(), self.models.get()) {
-            return Ok((name.clone(), models.clone()));
+    fn known_identity(&self) -> MutexGuard<'_, Option<Identity>> {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn identity(&self) -> Result<Identity, EngineError> {
+        if let Some(known) = self.known_identity().clone() {
+            return Ok(known);
         }
         let version: wire::Version = self.read("/version").await?;
         let models: wire::Models = self.read("/v1/models").await?;
-        let name = self.name.get_or_init(|| format!("vllm/{}", version.version));
-        let models = self.models.get_or_init(|| models.names());
-        Ok((name.clone(), models.clone()))
+        let identity =
+            Identity { name: format!("vllm/{}", version.version), models: models.names() };
+        *self.known_identity() = Some(identity.clone());
+        Ok(identity)
+    }
+
+    async fn facts(&self) -> Result<EngineFacts, EngineError> {
+        self.check_health().await?;
+        let Identity { name, models } = self.identity().await?;
+        let (weights, paused) = futures::join!(
+            self.read::<wire::WeightInfo>("/weight_info"),
+            self.read::<wire::Paused>("/is_paused")
+        );
+        // Without dev mode both routes are 404: then nobody can pause it, and nobody knows its
+        // weights.
+        let (weights, paused) = (unless_missing(weights)?, unless_missing(paused)?);
+        Ok(EngineFacts {
+            name,
+            weights_label: weights.map(|info| info.weight_version),
+            is_paused: paused.is_some_and(|paused| paused.is_paused),
+            models,
+        })
     }
 
     /// Passes good answers on and turns others into errors.
@@ -129,21 +157,11 @@ impl VllmEngine {
 #[async_trait]
 impl Engine for VllmEngine {
     async fn probe(&self) -> Result<EngineFacts, EngineError> {
-        self.check_health().await?;
-        let (name, models) = self.identity().await?;
-        let (weights, paused) = futures::join!(
-            self.read::<wire::WeightInfo>("/weight_info"),
-            self.read::<wire::Paused>("/is_paused")
-        );
-        // Without dev mode both routes are 404: then nobody can pause it, and nobody knows its
-        // weights.
-        let (weights, paused) = (unless_missing(weights)?, unless_missing(paused)?);
-        Ok(EngineFacts {
-            name,
-            weights_label: weights.map(|info| info.weight_version),
-            is_paused: paused.is_some_and(|paused| paused.is_paused),
-            models,
-        })
+        let answer = self.facts().await;
+        if answer.is_err() {
+            *self.known_identity() = None;
+        }
+        answer
     }
 
     async fn generate(&self, call: GenerateCall) -> Result<TokenStream, EngineError> {

@@ -2,7 +2,8 @@
 //!
 //! One slot per engine, each tended on its own, so that a slow engine delays no other. An engine
 //! is condemned only by two failed probes or by a fault in service, and is trusted again when a
-//! probe is good and its weights are a version that is not lower than before.
+//! probe is good and its weights are a version that is not lower than before. Health alone is not
+//! enough: an engine that refused its work stays in trouble until something shows otherwise.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,8 +24,8 @@ const HOLD_OFF_MAX: Duration = Duration::from_secs(30);
 /// Whether an engine may be given work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// It has not answered yet.
-    Starting,
+    /// It has not answered yet; what came instead, if it was asked.
+    Starting(Option<String>),
     /// It works, but its weights are no version of the run.
     Loading(String),
     /// It may be given work.
@@ -33,11 +34,26 @@ pub(crate) enum Condition {
     NotReady(String),
 }
 
+/// Why a healthy engine is not ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// It takes no work now: over when it has been held off and a probe is good.
+    TakesNothing(String),
+    /// It lacks an ability: over when a stream brings tokens, or when it goes away, as for a
+    /// restart.
+    CannotGenerate(String),
+    /// It serves another model than the units need: over when it serves others, or when it has been
+    /// held off and a probe is good.
+    WrongModel(String),
+}
+
 /// One engine with its standing.
 pub(crate) struct EngineSlot {
     pub(crate) engine: Arc<dyn Engine>,
     /// Its number on the node, from 0.
     pub(crate) index: usize,
+    /// How long it may stay paused.
+    pause_limit: Duration,
     standing: Mutex<Standing>,
 }
 
@@ -50,6 +66,9 @@ struct Standing {
     highest: Option<PolicyVersion>,
     hold_off: Backoff,
     held_until: Option<Instant>,
+    trouble: Option<Trouble>,
+    /// Since when probes have found it paused.
+    paused_since: Option<Instant>,
 }
 
 /// What a probe changed.
@@ -62,30 +81,40 @@ pub(crate) struct ProbeNews {
 }
 
 impl EngineSlot {
-    pub(crate) fn new(engine: Arc<dyn Engine>, index: usize) -> Self {
+    pub(crate) fn new(engine: Arc<dyn Engine>, index: usize, pause_limit: Duration) -> Self {
         let standing = Standing {
-            condition: Condition::Starting,
+            condition: Condition::Starting(None),
             facts: EngineFacts::default(),
             probe_failures: 0,
             highest: None,
             hold_off: Backoff::new(HOLD_OFF_MIN, HOLD_OFF_MAX),
             held_until: None,
+            trouble: None,
+            paused_since: None,
         };
-        Self { engine, index, standing: Mutex::new(standing) }
+        Self { engine, index, pause_limit, standing: Mutex::new(standing) }
     }
 
     fn standing(&self) -> MutexGuard<'_, Standing> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its weights, when it may be given work at `now`.
+    /// Its weights, when it may be given work at `now`. One that lacks an ability is, now and
+    /// then, as only a stream can show that it was mended.
     pub(crate) fn admits(&self, now: Instant) -> Option<PolicyVersion> {
         let standing = self.standing();
-        let is_held = standing.held_until.is_some_and(|until| until > now);
+        let is_refused = standing.is_held_off(now)
+            || standing.facts.is_paused
+            || matches!(standing.trouble, Some(Trouble::WrongModel(_)));
         match standing.condition {
-            Condition::Ready(version) if !is_held && !standing.facts.is_paused => Some(version),
+            Condition::Ready(version) if !is_refused => Some(version),
             _ => None,
         }
+    }
+
+    /// Whether it refused the work that it was given last.
+    pub(crate) fn is_in_trouble(&self) -> bool {
+        self.standing().trouble.is_some()
     }
 
     /// What it last said about itself.
@@ -93,64 +122,120 @@ impl EngineSlot {
         self.standing().facts.clone()
     }
 
+    /// How it stands, as others are told.
     pub(crate) fn condition(&self) -> Condition {
-        self.standing().condition.clone()
+        self.standing().told()
     }
 
     pub(crate) fn is_paused(&self) -> bool {
         self.standing().facts.is_paused
     }
 
-    /// A stream brought tokens: whatever was wrong is over.
+    /// How long it has been paused, if it is.
+    pub(crate) fn paused_for(&self, now: Instant) -> Option<Duration> {
+        self.standing().paused_since.map(|since| now.saturating_duration_since(since))
+    }
+
+    /// A stream brought tokens: whatever was wrong is over, but for the model of other units.
     pub(crate) fn note_success(&self) {
         let mut standing = self.standing();
         standing.hold_off.reset();
         standing.held_until = None;
+        standing.end_trouble(|trouble| !matches!(trouble, Trouble::WrongModel(_)));
     }
 
     /// It takes no work: nothing is given to it for a while, which grows with each time.
-    pub(crate) fn hold_off(&self, now: Instant) {
+    pub(crate) fn hold_off(&self, trouble: Trouble, now: Instant) {
         let mut standing = self.standing();
-        // Streams that fail together count once.
-        if standing.held_until.is_none_or(|until| until <= now) {
-            let pause = standing.hold_off.next_pause();
-            standing.held_until = Some(now + pause);
+        standing.hold_off(now);
+        if !matches!(standing.trouble, Some(Trouble::WrongModel(_))) {
+            standing.trouble = Some(trouble);
         }
     }
 
     /// It failed in service: not ready until a probe is good again.
     pub(crate) fn condemn(&self, why: &str, now: Instant) {
-        self.hold_off(now);
         let mut standing = self.standing();
+        standing.hold_off(now);
         standing.probe_failures = PROBE_FAILURES_LIMIT;
         standing.condition = Condition::NotReady(why.to_owned());
     }
 
     /// Takes in the answer to a probe.
-    pub(crate) fn note_probe(&self, answer: Result<EngineFacts, EngineError>) -> ProbeNews {
+    pub(crate) fn note_probe(
+        &self,
+        answer: Result<EngineFacts, EngineError>,
+        now: Instant,
+    ) -> ProbeNews {
         let mut standing = self.standing();
-        let before = standing.condition.clone();
+        let before = standing.told();
         let mut news = ProbeNews::default();
         match answer {
             Ok(facts) => {
                 standing.probe_failures = 0;
                 news.risen_to = standing.note_weights(&facts);
+                standing.note_pause(facts.is_paused, self.pause_limit, now);
+                let (is_held_off, serves_others) =
+                    (standing.is_held_off(now), standing.facts.models != facts.models);
+                standing.end_trouble(|trouble| match trouble {
+                    Trouble::TakesNothing(_) => !is_held_off,
+                    Trouble::CannotGenerate(_) => false,
+                    // Tried again now and then: the units may be the wrong ones, and end.
+                    Trouble::WrongModel(_) => serves_others || !is_held_off,
+                });
                 standing.facts = facts;
             }
-            Err(error) => {
-                standing.probe_failures = standing.probe_failures.saturating_add(1);
-                let is_first_answer_due = before == Condition::Starting;
-                if standing.probe_failures >= PROBE_FAILURES_LIMIT && !is_first_answer_due {
-                    standing.condition = Condition::NotReady(error.to_string());
-                }
-            }
+            Err(error) => standing.note_failure(&error),
         }
-        news.condition = (standing.condition != before).then(|| standing.condition.clone());
+        let after = standing.told();
+        news.condition = (after != before).then_some(after);
         news
     }
 }
 
 impl Standing {
+    fn told(&self) -> Condition {
+        match (&self.condition, &self.trouble) {
+            (Condition::Ready(_), Some(trouble)) => Condition::NotReady(trouble.why().to_owned()),
+            (condition, _) => condition.clone(),
+        }
+    }
+
+    fn is_held_off(&self, now: Instant) -> bool {
+        self.held_until.is_some_and(|until| until > now)
+    }
+
+    fn hold_off(&mut self, now: Instant) {
+        // Streams that fail together count once.
+        if !self.is_held_off(now) {
+            self.held_until = Some(now + self.hold_off.next_pause());
+        }
+    }
+
+    fn end_trouble(&mut self, is_over: impl Fn(&Trouble) -> bool) {
+        self.trouble = self.trouble.take().filter(|trouble| !is_over(trouble));
+    }
+
+    fn note_failure(&mut self, error: &EngineError) {
+        self.probe_failures = self.probe_failures.saturating_add(1);
+        if matches!(self.condition, Condition::Starting(_)) {
+            self.condition = Condition::Starting(Some(error.problem()));
+        } else if self.probe_failures >= PROBE_FAILURES_LIMIT {
+            self.condition = Condition::NotReady(error.problem());
+            self.end_trouble(|trouble| matches!(trouble, Trouble::CannotGenerate(_)));
+        }
+    }
+
+    /// A pause for weights is short; a longer one is somebody's mistake.
+    fn note_pause(&mut self, is_paused: bool, limit: Duration, now: Instant) {
+        let since = self.paused_since.unwrap_or(now);
+        self.paused_since = is_paused.then_some(since);
+        if is_paused && now.saturating_duration_since(since) > limit {
+            let why = format!("paused for longer than its limit of {} s", limit.as_secs());
+            self.condition = Condition::NotReady(why);
+        }
+    }
+
     /// Judges the label; returns the version when it has risen.
     fn note_weights(&mut self, facts: &EngineFacts) -> Option<PolicyVersion> {
         let Some(label) = &facts.weights_label else {
@@ -174,94 +259,13 @@ impl Standing {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use async_trait::async_trait;
-
-    use super::*;
-    use crate::engine::{GenerateCall, RequestId, TokenStream};
-
-    struct NoEngine;
-
-    #[async_trait]
-    impl Engine for NoEngine {
-        async fn probe(&self) -> Result<EngineFacts, EngineError> {
-            Err(away())
+impl Trouble {
+    fn why(&self) -> &str {
+        match self {
+            Self::TakesNothing(why) | Self::CannotGenerate(why) | Self::WrongModel(why) => why,
         }
-        async fn generate(&self, _: GenerateCall) -> Result<TokenStream, EngineError> {
-            Err(away())
-        }
-        async fn abort(&self, _: &[RequestId]) -> Result<(), EngineError> {
-            Err(away())
-        }
-        fn address(&self) -> &str {
-            "http://nowhere"
-        }
-        fn kind(&self) -> &'static str {
-            "none"
-        }
-    }
-
-    fn away() -> EngineError {
-        EngineError::Unreachable { address: String::new(), problem: "refused".to_owned() }
-    }
-
-    fn slot() -> EngineSlot {
-        EngineSlot::new(Arc::new(NoEngine), 0)
-    }
-
-    fn facts(label: &str) -> Result<EngineFacts, EngineError> {
-        Ok(EngineFacts { weights_label: Some(label.to_owned()), ..EngineFacts::default() })
-    }
-
-    #[tokio::test]
-    async fn only_a_decimal_label_admits_work() {
-        let slot = slot();
-        assert_eq!(slot.admits(Instant::now()), None);
-        slot.note_probe(facts("default"));
-        assert!(matches!(slot.condition(), Condition::Loading(_)));
-        assert_eq!(slot.admits(Instant::now()), None);
-        slot.note_probe(facts("7"));
-        assert_eq!(slot.admits(Instant::now()), Some(PolicyVersion(7)));
-    }
-
-    #[tokio::test]
-    async fn one_failed_probe_condemns_nothing_and_two_do() {
-        let slot = slot();
-        slot.note_probe(facts("7"));
-        slot.note_probe(Err(away()));
-        assert!(slot.admits(Instant::now()).is_some());
-        slot.note_probe(Err(away()));
-        assert!(slot.admits(Instant::now()).is_none());
-        slot.note_probe(facts("7"));
-        assert!(slot.admits(Instant::now()).is_some());
-    }
-
-    #[tokio::test]
-    async fn weights_that_fall_are_not_accepted() {
-        let slot = slot();
-        slot.note_probe(facts("7"));
-        assert_eq!(slot.note_probe(facts("8")).risen_to, Some(PolicyVersion(8)));
-        slot.note_probe(facts("6"));
-        assert!(matches!(slot.condition(), Condition::NotReady(why) if why.contains("fell")));
-        slot.note_probe(facts("8"));
-        assert_eq!(slot.condition(), Condition::Ready(PolicyVersion(8)));
-    }
-
-    #[tokio::test]
-    async fn failing_engine_is_held_off_longer_each_time_until_it_works() {
-        let slot = slot();
-        slot.note_probe(facts("7"));
-        let now = Instant::now();
-        slot.hold_off(now);
-        slot.hold_off(now);
-        assert!(slot.admits(now).is_none());
-        let later = now + HOLD_OFF_MIN;
-        assert!(slot.admits(later).is_some(), "streams that fail together count once");
-        slot.condemn("it died", later);
-        slot.note_probe(facts("7"));
-        assert!(slot.admits(later).is_none(), "a good probe alone does not end the pause");
-        slot.note_success();
-        assert!(slot.admits(later).is_some());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,9 @@
 //! Keeps the leases of held units, and tells what became of those that ended.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ebbtide_core::ids::{FencingToken, UnitId};
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::Backoff;
@@ -58,11 +60,15 @@ async fn renew_all(shared: &Shared) -> bool {
     if renewals.is_empty() {
         return true;
     }
+    // By the answer, the same unit may be held under a newer token.
+    let tokens: BTreeMap<UnitId, FencingToken> =
+        renewals.iter().map(|renewal| (renewal.unit.clone(), renewal.fencing_token)).collect();
     let limits = shared.config.lease.progress;
     match shared.queue.renew(&shared.config.holder, renewals, limits).await {
         Ok(lost) => {
             for unit in lost {
-                if shared.desk.change(|ledger| ledger.lose(&unit, Instant::now())) {
+                let Some(token) = tokens.get(&unit) else { continue };
+                if shared.desk.change(|ledger| ledger.lose(&unit, *token, Instant::now())) {
                     shared.metrics.leases_lost.inc();
                     tracing::warn!(%unit, "lease lost, its stream is ended");
                 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use tokio::time::{Instant, timeout};
 
-use super::engines::EngineSlot;
+use super::engines::{EngineSlot, Trouble};
 use super::verdict::{Circumstances, EngineNote, Outcome, judge};
 use crate::engine::{EngineError, RequestId, StreamEnd, StreamEvent, WeightSpan};
 use crate::ledger::{Received, StreamJob, StreamResult};
@@ -39,7 +39,11 @@ pub(super) async fn run_stream(shared: Arc<Shared>, slot: Arc<EngineSlot>, job: 
         EngineNote::Fine => {}
         EngineNote::TakesNothing(why) => {
             tracing::warn!(engine = slot.engine.address(), why, "engine takes no work");
-            slot.hold_off(Instant::now());
+            slot.hold_off(Trouble::TakesNothing(why), Instant::now());
+        }
+        EngineNote::CannotGenerate(why) => {
+            tracing::warn!(engine = slot.engine.address(), why, "engine cannot generate");
+            slot.hold_off(Trouble::CannotGenerate(why), Instant::now());
         }
         EngineNote::InDoubt(why) => {
             tracing::warn!(engine = slot.engine.address(), why, "engine failed");
@@ -123,22 +127,20 @@ async fn within_progress<T>(
     wait: impl Future<Output = T>,
 ) -> Result<T, EngineError> {
     let lease = shared.config.lease;
-    let (idle_limit, pause_limit) =
-        (lease.progress.idle, lease.progress.engine_pause.saturating_sub(lease.renew_every));
+    let (idle_limit, limit) = (lease.progress.idle, lease.pause_limit());
     let step = idle_limit.min(PAUSE_LOOK);
-    let (mut idle, mut paused) = (Duration::ZERO, Duration::ZERO);
+    let mut idle = Duration::ZERO;
     tokio::pin!(wait);
     loop {
         if let Ok(result) = timeout(step, &mut wait).await {
             return Ok(result);
         }
-        if slot.is_paused() {
-            paused += step;
-        } else {
-            idle += step;
-        }
-        if paused > pause_limit {
-            return Err(EngineError::LeftPaused { waited: paused, limit: pause_limit });
+        match slot.paused_for(Instant::now()) {
+            Some(waited) if waited > limit => {
+                return Err(EngineError::LeftPaused { waited, limit });
+            }
+            Some(_) => {}
+            None => idle += step,
         }
         if idle >= idle_limit {
             return Err(EngineError::Stalled { waited: idle, limit: idle_limit });

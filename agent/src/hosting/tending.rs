@@ -28,7 +28,7 @@ pub(super) async fn tend(shared: &Shared) {
 async fn probe(shared: &Shared, slot: &EngineSlot) {
     loop {
         let answer = slot.engine.probe().await;
-        let news = slot.note_probe(answer);
+        let news = slot.note_probe(answer, Instant::now());
         apply(shared, slot, news);
         sleep(shared.config.pace.engine_probe).await;
     }
@@ -39,7 +39,10 @@ fn apply(shared: &Shared, slot: &EngineSlot, news: ProbeNews) {
     if let Some(condition) = news.condition {
         match &condition {
             Condition::Ready(version) => tracing::info!(engine, %version, "engine ready"),
-            Condition::Starting => tracing::info!(engine, "engine starting"),
+            Condition::Starting(why) => {
+                let why = why.as_deref().unwrap_or_default();
+                tracing::info!(engine, why, "engine has not answered yet");
+            }
             Condition::Loading(why) | Condition::NotReady(why) => {
                 tracing::warn!(engine, why, "engine not ready");
             }

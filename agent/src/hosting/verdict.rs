@@ -1,8 +1,8 @@
 //! What the end of a stream means: for the unit, and for the engine's standing.
 //!
 //! `abort` and errors are never a finish. A unit is blamed (negative acknowledgement, counted as
-//! an attempt) only for a fault while it was being worked on; an engine that took nothing, or a
-//! node that is going away, is not the unit's fault.
+//! an attempt) only for a fault while it was being worked on, or for a call that is wrong in
+//! itself; an engine that took nothing, or a node that is going away, is not the unit's fault.
 
 use ebbtide_core::work::Finish;
 use ebbtide_queue::command::{HandBackCause, Then};
@@ -38,6 +38,8 @@ pub(super) enum EngineNote {
     Fine,
     /// It takes no work now; why.
     TakesNothing(String),
+    /// It will take no work until it is started differently; why.
+    CannotGenerate(String),
     /// It is in doubt until it was probed again; why.
     InDoubt(String),
 }
@@ -66,16 +68,19 @@ fn judge_abort(seen: Circumstances) -> (Then, EngineNote) {
 fn judge_failure(error: &EngineError, seen: Circumstances) -> (Then, EngineNote) {
     let problem = error.to_string();
     let note = match error {
-        EngineError::Unable { .. } => EngineNote::TakesNothing(problem.clone()),
+        EngineError::Unable { .. } => EngineNote::CannotGenerate(error.problem()),
+        error if error.is_about_the_unit() => EngineNote::Fine,
+        EngineError::Refused { .. } => EngineNote::TakesNothing(problem.clone()),
         error if error.is_engine_in_doubt() => EngineNote::InDoubt(problem.clone()),
         _ => EngineNote::Fine,
     };
-    let is_blameless = matches!(
-        error,
+    let is_blameless = match error {
         EngineError::Unreachable { .. }
-            | EngineError::Unable { .. }
-            | EngineError::LeftPaused { .. }
-    );
+        | EngineError::Unable { .. }
+        | EngineError::LeftPaused { .. } => true,
+        EngineError::Refused { .. } => !error.is_about_the_unit(),
+        _ => false,
+    };
     if seen.leaving.is_some() || seen.draining.is_some() || is_blameless {
         return (Then::HandBack(cause_of(seen)), note);
     }
@@ -104,6 +109,10 @@ mod tests {
 
     fn stalled() -> EngineError {
         EngineError::Stalled { waited: Duration::from_secs(61), limit: Duration::from_secs(60) }
+    }
+
+    fn refused(status: u16) -> EngineError {
+        EngineError::Refused { status, problem: String::new() }
     }
 
     fn left_paused() -> EngineError {
@@ -146,13 +155,25 @@ mod tests {
             (died(), true, true),
             (stalled(), true, true),
             (EngineError::BrokenStream { problem: String::new() }, true, true),
-            (EngineError::Refused { status: 400, problem: String::new() }, true, false),
+            (refused(400), true, false),
+            (refused(422), true, false),
+            (refused(404), false, false),
+            (refused(429), false, false),
             (unreachable(), false, true),
             (left_paused(), false, true),
         ] {
             let (then, note) = judge(Outcome::Failed(error.clone()), seen);
             assert_eq!(matches!(then, Then::Fault(_)), is_attempt, "{error}");
             assert_eq!(matches!(note, EngineNote::InDoubt(_)), is_in_doubt, "{error}");
+        }
+    }
+
+    #[test]
+    fn refusal_that_is_not_about_the_unit_holds_the_engine_off() {
+        for status in [401, 404, 429] {
+            let (then, note) = judge(Outcome::Failed(refused(status)), Circumstances::default());
+            assert_eq!(then, Then::HandBack(HandBackCause::Engine), "{status}");
+            assert!(matches!(note, EngineNote::TakesNothing(_)), "{status} gave {note:?}");
         }
     }
 

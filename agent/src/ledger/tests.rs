@@ -41,7 +41,7 @@ fn working(count: u16) -> (Ledger, Vec<RequestId>, Instant) {
     let now = Instant::now();
     let mut ledger = Ledger::default();
     let requests = (0..count).map(|slot| {
-        let Admission::Stream(job) = ledger.admit(grant(slot), &terms()) else {
+        let Admission::Stream(job) = ledger.admit(grant(slot), &terms(), now) else {
             panic!("a fresh unit needs a stream")
         };
         receive(&mut ledger, &job.call.request, 4, now);
@@ -176,21 +176,79 @@ fn refused_tail_goes_and_the_unit_goes_back_as_the_queue_has_it() {
 fn lost_lease_leaves_an_end_that_is_being_written_to_its_answer() {
     let (mut ledger, requests, now) = working(2);
     end(&mut ledger, &requests[0], stop());
-    assert!(!ledger.lose(&unit(0), now));
-    assert!(ledger.lose(&unit(1), now));
+    assert!(!ledger.lose(&unit(0), grant(0).fencing_token, now));
+    assert!(ledger.lose(&unit(1), grant(1).fencing_token, now));
     assert_eq!(ledger.held(), 1);
 }
 
 #[test]
-fn unit_for_another_model_is_a_fault_without_a_call() {
+fn unit_for_another_model_goes_back_without_a_call() {
     let mut ledger = Ledger::default();
+    let now = Instant::now();
     let mut other = grant(0);
     let mut group = (*other.group).clone();
     group.model_id = "huge".to_owned();
     other.group = Arc::new(group);
-    assert!(matches!(ledger.admit(other, &terms()), Admission::Ended));
-    let (writes, _) = ledger.collect(false, PLENTY, Instant::now());
-    assert!(matches!(&writes[0].then, Then::Fault(why) if why.contains("huge")));
+    let Admission::WrongModel(why) = ledger.admit(other, &terms(), now) else {
+        panic!("this engine does not serve it")
+    };
+    assert!(why.contains("huge") && why.contains("tiny"), "{why}");
+    let (writes, _) = ledger.collect(false, PLENTY, now);
+    assert_eq!(writes[0].then, Then::HandBack(HandBackCause::Engine));
+}
+
+#[test]
+fn unit_that_has_ended_keeps_its_place_until_it_is_written() {
+    let (mut ledger, requests, now) = working(2);
+    end(&mut ledger, &requests[0], stop());
+    assert_eq!((ledger.load(0), ledger.load(1)), (2, 0));
+    let (_, sent) = ledger.collect(false, PLENTY, now);
+    ledger.settle(sent, vec![Ok(WriteReply::Ok)], now);
+    assert_eq!(ledger.load(0), 1);
+    ledger.lose(&unit(1), grant(1).fencing_token, now);
+    assert_eq!(ledger.load(0), 1, "its stream is still open");
+}
+
+/// Unit 0 under a token that is newer than that of [`grant`].
+fn regrant() -> Grant {
+    Grant { fencing_token: FencingToken(100), ..grant(0) }
+}
+
+#[test]
+fn unit_granted_anew_forgets_the_older_lease_with_its_tokens() {
+    let (mut ledger, requests, now) = working(1);
+    let Admission::Stream(job) = ledger.admit(regrant(), &terms(), now) else {
+        panic!("it needs a stream of its own")
+    };
+    let counts = ledger.counts();
+    assert_eq!((counts.tokens_waiting, counts.tokens_dropped, counts.units_lost), (0, 4, 1));
+    assert_eq!(ledger.streams_to_end(0, now), requests);
+    assert!(ledger.leaving_cause(&requests[0]).is_some(), "its end says nothing of the engine");
+    assert_eq!(receive(&mut ledger, &requests[0], 2, now), Received::Unwanted);
+    end(&mut ledger, &requests[0], stop());
+    assert_eq!(receive(&mut ledger, &job.call.request, 3, now), Received::Kept);
+    let (writes, _) = ledger.collect(true, PLENTY, now);
+    assert_eq!(writes.len(), 1);
+    assert_eq!((writes[0].fencing_token, &writes[0].then), (FencingToken(100), &Then::Continue));
+    assert_eq!(ledger.waiting_tokens(), 3);
+}
+
+#[test]
+fn answers_to_an_older_lease_leave_the_newer_one_alone() {
+    for reply in [WriteReply::Fenced, WriteReply::Ok, WriteReply::Offset(1)] {
+        let (mut ledger, _, now) = working(1);
+        let (renewals, (_, sent)) =
+            (ledger.renewals(Duration::from_secs(1), |_| false), ledger.collect(true, PLENTY, now));
+        let Admission::Stream(job) = ledger.admit(regrant(), &terms(), now) else {
+            panic!("it needs a stream of its own")
+        };
+        receive(&mut ledger, &job.call.request, 3, now);
+        let settled = ledger.settle(sent, vec![Ok(reply)], now);
+        assert_eq!((settled.lost, settled.retry), (0, None), "{reply:?}");
+        assert!(!ledger.lose(&renewals[0].unit, renewals[0].fencing_token, now));
+        assert_eq!((ledger.held(), ledger.waiting_tokens()), (1, 3), "{reply:?}");
+        assert!(ledger.lose(&unit(0), FencingToken(100), now));
+    }
 }
 
 #[test]
@@ -201,5 +259,5 @@ fn closed_ledger_stays_as_it_is() {
     assert_eq!(receive(&mut ledger, &requests[0], 5, now), Received::Unwanted);
     end(&mut ledger, &requests[0], stop());
     assert_eq!(ledger.counts(), before);
-    assert_eq!(ledger.open_streams(0), 1);
+    assert_eq!(ledger.load(0), 1);
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use ebbtide_core::fabric::FabricVerdict;
-use ebbtide_core::ids::{FencingToken, Holder, PolicyVersion};
+use ebbtide_core::ids::{FencingToken, Holder, PolicyVersion, UnitId};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_core::work::{Chunk, Finish, FinishReason, Origin, PromptGroup, Sampling, StopReason};
 use ebbtide_queue::command::{Grant, HandBackCause, Then};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::speed::SpeedMeter;
@@ -69,6 +70,8 @@ pub(crate) enum Admission {
     Stream(Box<StreamJob>),
     /// It has ended already; the writer will say so.
     Ended,
+    /// It goes back, as this engine does not serve its model; which are the two.
+    WrongModel(String),
 }
 
 /// A stream to be opened.
@@ -84,15 +87,20 @@ impl Ledger {
     /// Takes in a granted unit.
     ///
     /// A partial that is at its limit, or that ends with a stop token, is complete without a call;
-    /// a unit for another model is a fault of its own.
-    pub(crate) fn admit(&mut self, grant: Grant, terms: &AdmissionTerms) -> Admission {
+    /// a unit for another model goes back, by no fault of its own.
+    pub(crate) fn admit(
+        &mut self,
+        grant: Grant,
+        terms: &AdmissionTerms,
+        now: Instant,
+    ) -> Admission {
+        self.forget_older(&grant.unit, now);
         let base = grant.partial.last().map_or(0, Chunk::end);
         self.counts.units_leased += 1;
         self.counts.tokens_continued += u64::from(base);
         let request = RequestId::new(&grant.unit, grant.fencing_token);
-        let ended = finish_of(&grant.group.sampling, &grant.partial)
-            .map(Then::Complete)
-            .or_else(|| wrong_model(&grant.group, &terms.models).map(Then::Fault));
+        let finish = finish_of(&grant.group.sampling, &grant.partial);
+        let wrong_model = wrong_model(&grant.group, &terms.models);
         let call = GenerateCall {
             request: request.clone(),
             token_ids: continuation(&grant),
@@ -100,10 +108,15 @@ impl Ledger {
         };
         let unit = grant.unit.clone();
         let mut held = hold(grant, terms, base, request.clone());
-        if let Some(then) = ended {
-            held.phase = Phase::Ended(then);
+        if let Some(finish) = finish {
+            held.phase = Phase::Ended(Then::Complete(finish));
             self.units.insert(unit, held);
             return Admission::Ended;
+        }
+        if let Some(why) = wrong_model {
+            held.phase = Phase::Ended(Then::HandBack(HandBackCause::Engine));
+            self.units.insert(unit, held);
+            return Admission::WrongModel(why);
         }
         self.units.insert(unit.clone(), held);
         let cut = CancellationToken::new();
@@ -114,7 +127,14 @@ impl Ledger {
     }
 
     /// Takes in a granted unit only to hand it back: the gate closed while it was being granted.
-    pub(crate) fn refuse(&mut self, grant: Grant, terms: &AdmissionTerms, cause: HandBackCause) {
+    pub(crate) fn refuse(
+        &mut self,
+        grant: Grant,
+        terms: &AdmissionTerms,
+        cause: HandBackCause,
+        now: Instant,
+    ) {
+        self.forget_older(&grant.unit, now);
         self.counts.units_leased += 1;
         let base = grant.partial.last().map_or(0, Chunk::end);
         let request = RequestId::new(&grant.unit, grant.fencing_token);
@@ -122,6 +142,14 @@ impl Ledger {
         let mut held = hold(grant, terms, base, request);
         held.phase = Phase::Ended(Then::HandBack(cause));
         self.units.insert(unit, held);
+    }
+
+    /// A unit that is granted anew while it is held: the older lease ran out unnoticed.
+    fn forget_older(&mut self, unit: &UnitId, now: Instant) {
+        if self.units.contains_key(unit) {
+            self.counts.units_lost += 1;
+            self.forget(unit, now);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The writer's side of the ledger: what is to be written now, and what the answers mean.
 
-use ebbtide_core::ids::UnitId;
+use ebbtide_core::ids::{FencingToken, UnitId};
 use ebbtide_core::work::FinishReason;
 use ebbtide_queue::client::QueueError;
 use ebbtide_queue::command::{HandBackCause, Renewal, Then, UnitWrite, Waiting, WriteReply};
@@ -13,6 +13,7 @@ use super::unit::{HeldUnit, Phase};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SentWrite {
     unit: UnitId,
+    fencing_token: FencingToken,
     chunks: usize,
     then: Then,
 }
@@ -54,8 +55,9 @@ impl Ledger {
                 _ => continue,
             };
             let tail = unit.tail.send().to_vec();
-            let sent = SentWrite { unit: id.clone(), chunks: tail.len(), then: then.clone() };
             let fencing_token = unit.fencing_token;
+            let (chunks, then_sent) = (tail.len(), then.clone());
+            let sent = SentWrite { unit: id.clone(), fencing_token, chunks, then: then_sent };
             let write = UnitWrite { unit: id.clone(), fencing_token, tail, then };
             batch.push((rank, write, sent));
         }
@@ -72,7 +74,8 @@ impl Ledger {
         leaving.min()
     }
 
-    /// Takes in the answers to what was collected.
+    /// Takes in the answers to what was collected. Those to a lease that is held no longer say
+    /// nothing, least of all about a newer lease of the same unit.
     pub(crate) fn settle(
         &mut self,
         sent: Vec<SentWrite>,
@@ -81,6 +84,10 @@ impl Ledger {
     ) -> Settled {
         let mut settled = Settled::default();
         for (sent, reply) in sent.into_iter().zip(replies) {
+            let held = self.units.get(&sent.unit).map(|unit| unit.fencing_token);
+            if held != Some(sent.fencing_token) {
+                continue;
+            }
             match reply {
                 Ok(WriteReply::Ok) => self.settle_done(sent, &mut settled, now),
                 Ok(WriteReply::AlreadyDone) if sent.then != Then::Continue => {

@@ -58,6 +58,45 @@ async fn engine_that_takes_nothing_is_nobodys_fault_and_not_stormed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn engine_that_refuses_is_reported_not_ready_and_tried_with_one_unit() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 40)]).await;
+    let node = world.node("n1").with_engine(|engine| engine.scale_out = false).start();
+    node.wait_until(|agent| agent.state() == NodeState::NotReady).await;
+    until(|| async {
+        let engines = world.queue.view().await.unwrap().engines;
+        engines.iter().any(|engine| engine.state.contains("--enable-scale-out"))
+    })
+    .await;
+    node.wait_until(|agent| agent.counts().handed_back_total() == 10).await;
+    assert_eq!(node.agent.state(), NodeState::NotReady);
+    assert_eq!(node.agent.counts().units_leased, 10, "eight at once, then one at a time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engine_of_another_model_makes_no_unit_dead() {
+    let world = World::new();
+    let mut wanted = group("a", 8, 40);
+    wanted.model_id = "tiny".to_owned();
+    world.enqueue([wanted]).await;
+    let wrong = world.node("n1").with_engine(|engine| engine.model_name = "huge".to_owned());
+    let wrong = wrong.start();
+    wrong.wait_until(|agent| agent.counts().handed_back_total() == 8).await;
+    until(|| async {
+        let engines = world.queue.view().await.unwrap().engines;
+        engines.iter().any(|e| e.state.contains("tiny") && e.state.contains("huge"))
+    })
+    .await;
+    assert_eq!(wrong.agent.state(), NodeState::NotReady);
+    let right = world.node("n2").start();
+    let samples = world.take_samples(8).await;
+    assert!(samples.iter().all(|s| (s.attempts, s.hand_backs) == (0, 1)), "{samples:?}");
+    assert_eq!(right.agent.counts().units_completed, 8);
+    let counts = wrong.agent.counts();
+    assert_eq!((counts.units_leased, counts.units_faulted), (8, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn aborts_are_repeated_and_disobedient_streams_are_cut() {
     let world = World::new();
     world.enqueue([group("a", 8, 4_000)]).await;
@@ -143,6 +182,12 @@ async fn engine_left_paused_gives_its_units_up_without_an_attempt() {
     node.wait_until(|agent| agent.counts().handed_back_total() == 4).await;
     let causes = node.agent.counts().units_handed_back;
     assert_eq!(causes.get(&HandBackCause::Engine), Some(&4));
+    until(|| async {
+        let engines = world.queue.view().await.unwrap().engines;
+        engines.iter().any(|engine| engine.state.contains("paused for longer than its limit"))
+    })
+    .await;
+    assert_eq!(node.agent.state(), NodeState::NotReady);
     let _other = world.node("n2").start();
     let samples = world.take_samples(4).await;
     assert!(samples.iter().all(|sample| sample.attempts == 0), "{samples:?}");

@@ -74,6 +74,51 @@ async fn agent_whose_leases_were_lost_writes_nothing_and_ends_its_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn outage_longer_than_the_lease_costs_tokens_and_no_sample() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 600)]).await;
+    let node = world.node("n1").with(|config| {
+        config.concurrency_per_engine = 16;
+        config.lease.ttl = Duration::from_millis(500);
+        config.lease.renew_every = Duration::from_millis(100);
+    });
+    let node = node.start();
+    node.wait_until_busy(8).await;
+    world.set_queue_down(true);
+    // Ten looks a second: the leases run out meanwhile.
+    let looks = node.imds().requests(path::SPOT_ACTION);
+    within(node.imds().await_requests(path::SPOT_ACTION, looks + 12)).await;
+    world.set_queue_down(false);
+    let samples = world.take_samples(8).await;
+    assert!(samples.iter().all(|sample| sample.len() == 600), "{samples:?}");
+    node.wait_until(|agent| agent.held() == 0).await;
+    within(node.place.engine.handle().wait_for(|counts| counts.is_idle())).await;
+    let counts = node.agent.counts();
+    assert_eq!(counts.tokens_received, counts.tokens_stored + counts.tokens_dropped);
+    assert_eq!((counts.tokens_waiting, counts.units_completed), (0, 8));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engine_that_does_not_answer_is_named_with_its_error() {
+    let world = World::new();
+    let plan = world.node("n1").with(|config| {
+        config.listen = Some(([127, 0, 0, 1], free_port()).into());
+    });
+    let address = plan.config.listen.unwrap();
+    let place = plan.place();
+    place.engine.kill();
+    let _node = plan.start_at(place);
+    until(|| async {
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let answer = client.get(format!("http://{address}/readyz")).send().await;
+        let Ok(answer) = answer else { return false };
+        let body = answer.text().await.unwrap().to_lowercase();
+        body.contains("connection refused")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn metadata_service_that_is_away_at_the_start_is_used_when_it_comes() {
     let world = World::new();
     let plan = world.node("n1");

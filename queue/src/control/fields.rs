@@ -112,10 +112,11 @@ impl<'de> serde::Deserializer<'de> for FieldText<'de> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::records::{NodeRecord, NodeState, TrainerPhase, TrainerRecord};
+    use super::super::records::{NodeRecord, NodeState, TrainerRecord};
     use super::*;
     use ebbtide_core::fabric::FabricVerdict;
     use ebbtide_core::ids::PolicyVersion;
+    use ebbtide_core::observation::TrainerPhase;
     use ebbtide_core::time::UnixMillis;
 
     #[test]

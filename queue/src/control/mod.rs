@@ -12,11 +12,10 @@ use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::time::UnixMillis;
 
 pub use drains::{DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState};
+pub use ebbtide_core::observation::TrainerPhase;
 pub use fields::{FieldError, Fields, from_fields, to_fields};
 pub use memory::MemoryControl;
-pub use records::{
-    EngineRecord, HoldRecord, NodeRecord, NodeState, TrainerPhase, TrainerRecord, VersionRecord,
-};
+pub use records::{EngineRecord, HoldRecord, NodeRecord, NodeState, TrainerRecord, VersionRecord};
 
 /// One operation on the control keys. Each may be repeated.
 #[derive(Debug, Clone)]

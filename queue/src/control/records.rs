@@ -4,6 +4,7 @@
 
 use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId};
+use ebbtide_core::observation::TrainerPhase;
 use ebbtide_core::policy::Market;
 use ebbtide_core::time::UnixMillis;
 use serde::{Deserialize, Serialize};
@@ -96,22 +97,6 @@ pub struct EngineRecord {
     pub state: String,
     /// When the record was written, on the server's clock; set by the store.
     pub heartbeat: UnixMillis,
-}
-
-/// What the trainer does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TrainerPhase {
-    /// It updates the policy.
-    Train,
-    /// It spreads new weights.
-    Sync,
-    /// It waits for sealed groups.
-    Wait,
-    /// It writes a checkpoint.
-    Checkpoint,
-    /// The run has ended.
-    Done,
 }
 
 /// What the trainer says about itself.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ebbtide_core::ids::RunId;
+pub use ebbtide_core::policy::Durability;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
@@ -48,16 +49,6 @@ pub struct RedisOptions {
     pub shard_count: Option<u16>,
     /// What an acknowledged write must survive.
     pub durability: Durability,
-}
-
-/// What an acknowledged enqueue, complete or hand-back must survive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Durability {
-    /// What Redis's own persistence gives.
-    #[default]
-    Fast,
-    /// The loss of the master: a replica has acknowledged, or the write is on disk.
-    Safe,
 }
 
 /// One run's queue on Redis.
@@ -130,6 +121,11 @@ impl RedisPort {
             is_memory_short,
             _tasks: tasks,
         })
+    }
+
+    /// The run.
+    pub fn run(&self) -> &RunId {
+        &self.options.run
     }
 
     /// Deletes everything that this run has in Redis. Clients that are still at work write anew.

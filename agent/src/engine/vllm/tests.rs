@@ -176,6 +176,20 @@ async fn engine_tells_its_version_weights_and_models() {
 }
 
 #[tokio::test]
+async fn engine_that_was_away_is_asked_again_who_it_is() {
+    let (emulator, engine) = started(EngineConfig::default());
+    let listen = emulator.base_url().trim_start_matches("http://").parse().unwrap();
+    assert_eq!(engine.probe().await.unwrap().models, ["tiny"]);
+    emulator.kill();
+    assert!(engine.probe().await.is_err());
+    drop(emulator);
+    let model_name = "huge".to_owned();
+    let config = EngineConfig { listen, model_name, ..EngineConfig::default() };
+    let _successor = EngineEmulator::start(config).unwrap();
+    assert_eq!(engine.probe().await.unwrap().models, ["huge"]);
+}
+
+#[tokio::test]
 async fn engine_without_dev_mode_does_not_tell_its_weights() {
     let (_emulator, engine) = started(EngineConfig { dev_mode: false, ..EngineConfig::default() });
     let facts = timeout(LIMIT, engine.probe()).await.unwrap().unwrap();
