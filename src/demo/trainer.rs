@@ -218,7 +218,7 @@ async fn push_weights(state: &State, view: &ControlView) {
     });
     for pushed in futures::future::join_all(pushes).await {
         if let Err(error) = pushed {
-            tracing::debug!(%error, "an engine did not take the weights, the next turn tries again");
+            tracing::debug!(%error, "an engine did not take the weights yet");
         }
     }
 }
