@@ -126,20 +126,38 @@ impl Refusal {
 }
 
 fn check(files: &[PathBuf], output: Output) -> (u8, String) {
-    let refusals: Vec<Refusal> = files.iter().filter_map(|file| read_policy(file).err()).collect();
+    let (mut refusals, mut notes) = (Vec::new(), Vec::new());
+    for file in files {
+        match read_policy(file) {
+            Ok(policy) => notes.extend(notes_on(&policy, file)),
+            Err(refusal) => refusals.push(refusal),
+        }
+    }
     let code = if refusals.is_empty() { VALID } else { INVALID };
     let text = match output {
         Output::Json => {
             let errors: Vec<Value> = refusals.iter().flat_map(Refusal::to_json).collect();
-            json!({ "ok": refusals.is_empty(), "errors": errors }).to_string()
+            json!({ "ok": refusals.is_empty(), "errors": errors, "notes": notes }).to_string()
         }
         Output::Text => {
-            let mut lines: Vec<String> = refusals.iter().map(Refusal::to_text).collect();
+            let notes = notes.iter().map(|note| format!("note: {note}"));
+            let mut lines: Vec<String> =
+                refusals.iter().map(Refusal::to_text).chain(notes).collect();
             lines.push(verdict(files.len(), &refusals));
             lines.join("\n")
         }
     };
     (code, text)
+}
+
+/// What a valid policy asks for and this version does not do.
+fn notes_on(policy: &FleetPolicy, file: &Path) -> Vec<String> {
+    let file = file.display();
+    let refused = [policy.unsupported(), policy.unsupported_pools()].concat();
+    let refused = refused.into_iter().map(|why| format!("{why} ({file})"));
+    let idle = policy.not_in_force();
+    let idle = idle.into_iter().map(|key| format!("{key} does nothing in this version ({file})"));
+    refused.chain(idle).collect()
 }
 
 fn verdict(files: usize, refusals: &[Refusal]) -> String {

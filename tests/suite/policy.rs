@@ -60,6 +60,21 @@ fn shipped_policies_are_valid() {
 }
 
 #[test]
+fn what_this_version_does_not_do_is_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let shipped = format!("{}/policies/grpo-async.yaml", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(shipped).unwrap();
+    let pairs = text.replace("nodesPerReplica: 1", "nodesPerReplica: 2");
+    assert_ne!(pairs, text);
+    let path = policy_file(folder.path(), &(pairs + "  budget: {dollarsPerHour: 9000}\n"));
+    let (code, text) = check(&path, &[]);
+    assert_eq!(code, Some(0), "{text}");
+    for note in ["nodesPerReplica must be 1", "spec.budget does nothing"] {
+        assert!(text.contains(note), "{note} in\n{text}");
+    }
+}
+
+#[test]
 fn absent_file_is_named() {
     let (code, text) = check("/nowhere/policy.yaml", &[]);
     assert_eq!(code, Some(2));
