@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use ebbtide_core::policy::FleetPolicy;
-use ebbtide_queue::redis::RedisOptions;
+use ebbtide_core::policy::{FleetPolicy, QueuePolicy, Stage};
+use ebbtide_queue::memory::ShardSettings;
+use ebbtide_queue::redis::{Layout, RedisOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
@@ -98,8 +99,24 @@ pub fn redis_options(url: &str, policy: &FleetPolicy) -> RedisOptions {
     RedisOptions {
         url: url.to_owned(),
         run: policy.run.clone(),
-        shard_count: Some(policy.queue.shards),
+        layout: Some(layout(&policy.queue)),
         durability: policy.queue.durability,
+    }
+}
+
+fn layout(queue: &QueuePolicy) -> Layout {
+    Layout {
+        shard_count: queue.shards,
+        stage_count: if queue.stages.contains(&Stage::Reward) { 2 } else { 1 },
+        dedup_window: queue.dedup_window,
+    }
+}
+
+/// The same for a queue in this process.
+pub fn shard_settings(queue: &QueuePolicy) -> ShardSettings {
+    ShardSettings {
+        has_reward_stage: queue.stages.contains(&Stage::Reward),
+        dedup_window: queue.dedup_window,
     }
 }
 

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ebbtide_queue::client::{QueueError, QueuePort, WorkQueue};
-use ebbtide_queue::command::{Command, Reply};
+use ebbtide_queue::command::Command;
 use ebbtide_queue::control::{ControlCommand, ControlReply};
 use ebbtide_queue::redis::{RedisOptions, RedisPort};
+use ebbtide_queue::reply::Reply;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
@@ -145,6 +146,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use ebbtide_queue::client::{MemoryPort, wall_clock_now};
+    use ebbtide_queue::memory::ShardSettings;
 
     use super::*;
 
@@ -159,7 +161,8 @@ mod tests {
                     let (what, problem) = ("redis".to_owned(), "refused".to_owned());
                     return Err(QueueError::Unavailable { what, problem });
                 }
-                Ok(Arc::new(MemoryPort::new(3, wall_clock_now)) as Arc<dyn QueuePort>)
+                Ok(Arc::new(MemoryPort::new(3, ShardSettings::default(), wall_clock_now))
+                    as Arc<dyn QueuePort>)
             })
         });
         let (queue, connecting) = QueueAccess::Connecting(connector).into_queue();

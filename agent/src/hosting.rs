@@ -16,7 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_core::ids::PolicyVersion;
-use ebbtide_queue::command::Grant;
+use ebbtide_queue::client::LeaseTerms;
+use ebbtide_queue::command::Stage;
+use ebbtide_queue::reply::Grant;
 use futures::poll;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -109,9 +111,13 @@ async fn claim_work(shared: &Arc<Shared>, streams: &mut JoinSet<()>) -> Claimed 
             continue;
         }
         let Some(claim) = shared.gate.begin_claim() else { break };
-        let (holder, ttl) = (&shared.config.holder, shared.config.lease.ttl);
-        let may_go_on = || shared.gate.is_open();
-        let leased = shared.queue.lease_while(holder, room, ttl, version, may_go_on).await;
+        let terms = LeaseTerms {
+            stage: Stage::Generate,
+            holder: &shared.config.holder,
+            ttl: shared.config.lease.ttl,
+            worker_version: version,
+        };
+        let leased = shared.queue.lease_while(terms, room, || shared.gate.is_open()).await;
         let leased = match leased {
             Ok(leased) => leased,
             Err(error) => {

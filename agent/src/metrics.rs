@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use ebbtide_core::notice::NoticeKind;
-use ebbtide_core::work::Chunk;
-use ebbtide_queue::command::{Grant, HandBackCause};
+use ebbtide_core::sample::Chunk;
+use ebbtide_queue::command::HandBackCause;
+use ebbtide_queue::reply::Grant;
 use prometheus::core::Collector;
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,

@@ -15,8 +15,8 @@ use ebbtide_core::policy::{FleetPolicy, Pool, PoolName};
 use ebbtide_core::scale::SILENCE_LIMIT;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::WorkQueue;
-use ebbtide_queue::command::ShardStatus;
 use ebbtide_queue::control::{self, ControlView, NodeRecord};
+use ebbtide_queue::status::ShardStatus;
 use tokio::time::Instant;
 
 use crate::capacity::Capacity;

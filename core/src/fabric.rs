@@ -18,6 +18,16 @@ pub enum FabricVerdict {
 }
 
 impl FabricVerdict {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotApplicable => "not_applicable",
+            Self::Passed => "passed",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+        }
+    }
+
     /// Whether a node with this verdict may admit work.
     pub fn admits_work(self) -> bool {
         matches!(self, Self::NotApplicable | Self::Passed)

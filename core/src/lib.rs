@@ -10,6 +10,7 @@ pub mod ids;
 pub mod notice;
 pub mod observation;
 pub mod policy;
+pub mod sample;
 pub mod scale;
 pub mod staleness;
 pub mod time;

@@ -1,8 +1,9 @@
 -- FAIL_GROUP group reason
 -- Ends a group as FAILED. Answers OK, ALREADY_DONE or UNKNOWN.
-local group = read(GROUPS, ARGV[1])
-if group and group[SEALED] == 0 then
-  fail(ARGV[1], group, ARGV[2])
-  return 'OK'
-end
-return (group or redis.call('ZSCORE', TOMBS, ARGV[1])) and 'ALREADY_DONE' or 'UNKNOWN'
+local id, reason = ARGV[1], ARGV[2]
+local group = read_group(id)
+if not group then return call('ZSCORE', TOMBS, id) and 'ALREADY_DONE' or 'UNKNOWN' end
+if group[ENTRY] ~= '' then return 'ALREADY_DONE' end
+fail(id, group, reason)
+flush()
+return 'OK'

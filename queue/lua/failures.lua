@@ -1,4 +1,5 @@
 -- FAILURES after limit
--- Answers the records of failed groups after the record `after` ('' begins), oldest first.
+-- Answers the records of failed groups and dead units after the record `after` ('' begins), oldest
+-- first.
 local from = ARGV[1] == '' and '-' or '(' .. ARGV[1]
-return redis.call('XRANGE', FAILED, from, '+', 'COUNT', ARGV[2])
+return call('XRANGE', FAILED, from, '+', 'COUNT', ARGV[2])

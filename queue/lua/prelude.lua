@@ -1,68 +1,194 @@
 -- What every script of a shard shares: keys, records, and how slots and groups end.
--- A client sends '#!lua' and its flags, then this file, then one of the others. Every script
--- declares the same keys in the same order, all with the hash tag of one shard. Times are
+-- A client sends '#!lua' and its flags, then this file, then one or more of the others. Every
+-- script declares the same keys in the same order, all with the hash tag of one shard. Times are
 -- milliseconds of the Redis server's clock. `queue/src/memory` states the same rules in Rust.
+--
+-- Records are read once, changed in place, and written by `flush` at the end of the script: the
+-- sorted set that a unit stands in, and the number of units that its node holds, follow from its
+-- record there and nowhere else.
 
-local READY, LEASE, UNITS, SPECS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local GROUPS, CHUNKS, OUT, FAILED = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local COUNTERS, VERSION, GRANTS, TOMBS = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local GENERATE, REWARD = 0, 1
+local READY = { [GENERATE] = KEYS[1], [REWARD] = KEYS[2] }
+local LEASE = { [GENERATE] = KEYS[3], [REWARD] = KEYS[4] }
+local UNITS, GROUPS, SPECS, CHUNKS, HISTORY = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local OUT, FAILED, COUNTERS, VERSION = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local GRANTS, TOMBS, EXPIRY = KEYS[14], KEYS[15], KEYS[16]
 local TRAINERS = 'trainers'
 
--- Fields of a unit's record, a msgpack array in the hash UNITS.
-local STATE, TOKEN, HOLDER, TOKENS, PARTS, FIRST, LAST = 1, 2, 3, 4, 5, 6, 7
-local ATTEMPTS, INFRA, HAND_BACKS, SEQUENCE, ENQUEUED_AT = 8, 9, 10, 11, 12
-local LEASED_AT, PROGRESS_AT, WAITING_SINCE = 13, 14, 15
-local AT_LEASE, PRESERVED, RESTARTED, FINISH = 16, 17, 18, 19
+-- Fields of a unit's record, a msgpack array in the hash UNITS. A unit that was never leased has
+-- no record: everything about it follows from its group's.
+local STATE, STAGE, TOKEN, HOLDER, DEADLINE = 1, 2, 3, 4, 5
+local TOKENS, PARTS, ORIGINS, FIRST, LAST = 6, 7, 8, 9, 10
+local ATTEMPTS, INFRA, HAND_BACKS = 11, 12, 13
+local LEASED_AT, PROGRESS_AT, WAITING_SINCE = 14, 15, 16
+local AT_LEASE, PRESERVED, RESTARTED = 17, 18, 19
+local ORIGIN, FINISH, GENERATED, SCORE, SCORE_ATTEMPTS = 20, 21, 22, 23, 24
 
 -- States of a slot.
 local ENQUEUED, LEASED, STREAMING, COMPLETED, DEAD, EXPIRED, CANCELLED = 0, 1, 2, 3, 4, 5, 6
 
--- Fields of a group's record, a msgpack array in the hash GROUPS.
-local SIZE, FEWEST, MAX_LAG, RESUME, MIN_VERSION, PRIORITY = 1, 2, 3, 4, 5, 6
-local MAX_ATTEMPTS, MAX_INFRA = 7, 8
-local MAX_LEASED, EXPIRES_AT, MAX_TOKENS, SEALED = 9, 10, 11, 12
+-- Fields of a group's record, a msgpack array in the hash GROUPS: its terms, then how far it is.
+local SIZE, FEWEST, STAGES, MAX_LAG, RESUME, MIN_VERSION, PRIORITY = 1, 2, 3, 4, 5, 6, 7
+local MAX_ATTEMPTS, MAX_INFRA, MAX_LEASED, EXPIRES_AT, MAX_TOKENS, REMEMBER = 8, 9, 10, 11, 12, 13
+local SEQUENCE, ENQUEUED_AT, OPEN, DONE, DONE_TOKENS, OLDEST, ENTRY = 14, 15, 16, 17, 18, 19, 20
 local CONTINUE_MIXED, RESTART_IF_NEWER, MASK_OLD = 0, 1, 2
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local current = tonumber(redis.call('GET', VERSION) or '0')
+-- Events that a unit's history keeps: its first and its last ones.
+local HISTORY_LIMIT = 32
 
--- The consumer group of the buffer; it begins with the first entry, whenever it is made.
-local function ensure_trainers()
-  redis.pcall('XGROUP', 'CREATE', OUT, TRAINERS, '0', 'MKSTREAM')
-end
+local call, pack, unpacked = redis.call, cmsgpack.pack, cmsgpack.unpack
+local clock = call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local current = tonumber(call('GET', VERSION) or '0')
+
+-- Records of this call; `false` stands for none. `place` and `node` tell where a unit stood when
+-- it was read, `changed` and `moved` what `flush` has to write.
+local units, groups, place, node = {}, {}, {}, {}
+local changed, moved, changed_groups, counts = {}, {}, {}, {}
 
 local function count(name, by)
-  if by > 0 then redis.call('HINCRBY', COUNTERS, name, by) end
+  counts[name] = (counts[name] or 0) + by
 end
 
-local function group_of(unit)
-  return string.sub(unit, 1, -6)
-end
-
-local function unit_of(group, slot)
-  return string.format('%s.%04x', group, slot)
-end
-
-local function read(hash, field)
-  local packed = redis.call('HGET', hash, field)
-  return packed and cmsgpack.unpack(packed)
-end
-
-local function write(hash, field, record)
-  redis.call('HSET', hash, field, cmsgpack.pack(record))
-end
+local function group_of(unit) return string.sub(unit, 1, -6) end
+local function slot_of(unit) return tonumber(string.sub(unit, -4), 16) end
+local function unit_of(group, slot) return string.format('%s.%04x', group, slot) end
 
 local function is_leased(state) return state == LEASED or state == STREAMING end
 local function is_final(state) return state >= COMPLETED end
+local function lag(version) return math.max(0, current - version) end
 
--- Resumed before fresh, then priority, then age: 1 + 12 + 40 bits, exact in a double.
-local function score(record, group)
-  local fresh = record[TOKENS] > 0 and 0 or 1
-  return fresh * 2 ^ 52 + (group[PRIORITY] + 2048) * 2 ^ 40 + record[SEQUENCE] % 2 ^ 40
+local function read_group(id)
+  local group = groups[id]
+  if group == nil then
+    local packed = call('HGET', GROUPS, id)
+    group = packed and unpacked(packed)
+    groups[id] = group
+  end
+  return group
 end
 
-local function lag(version) return math.max(0, current - version) end
+local function place_of(record)
+  local state = record[STATE]
+  if state == ENQUEUED then return READY[record[STAGE]] end
+  if state <= STREAMING then return LEASE[record[STAGE]] end
+end
+
+local function node_of(record)
+  if is_leased(record[STATE]) then return string.match(record[HOLDER], '^[^/]*') end
+end
+
+local function adopt(unit, packed)
+  local record = false
+  if packed then
+    record = unpacked(packed)
+  else
+    local group = read_group(group_of(unit))
+    if group and slot_of(unit) < group[SIZE] then
+      record = { ENQUEUED, GENERATE, 0, '', 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        group[ENQUEUED_AT], group[ENQUEUED_AT], 0, 0, 0, 0, '', '', 0, '', 0 }
+    end
+  end
+  units[unit] = record
+  if record then place[unit], node[unit] = place_of(record), node_of(record) end
+  return record
+end
+
+local function read_unit(unit)
+  local record = units[unit]
+  if record == nil then return adopt(unit, call('HGET', UNITS, unit)) end
+  return record
+end
+
+-- Reads many units, and the groups of those, in two calls.
+local function read_units(ids)
+  if #ids == 0 then return end
+  local wanted, seen = {}, {}
+  for _, unit in ipairs(ids) do
+    local id = group_of(unit)
+    if groups[id] == nil and not seen[id] then
+      seen[id], wanted[#wanted + 1] = true, id
+    end
+  end
+  if #wanted > 0 then
+    local packed = call('HMGET', GROUPS, unpack(wanted))
+    for index, id in ipairs(wanted) do groups[id] = packed[index] and unpacked(packed[index]) end
+  end
+  local packed = call('HMGET', UNITS, unpack(ids))
+  for index, unit in ipairs(ids) do
+    if units[unit] == nil then adopt(unit, packed[index]) end
+  end
+end
+
+-- Resumed before fresh, then priority, then age: 1 + 12 + 40 bits, exact in a double.
+local function score(unit, record)
+  local group = read_group(group_of(unit))
+  local fresh = record[TOKENS] > 0 and 0 or 1
+  local sequence = (group[SEQUENCE] + slot_of(unit)) % 2 ^ 40
+  return fresh * 2 ^ 52 + (group[PRIORITY] + 2048) * 2 ^ 40 + sequence
+end
+
+local function append(lists, key, first, second)
+  local list = lists[key]
+  if not list then
+    list = {}
+    lists[key] = list
+  end
+  list[#list + 1] = first
+  list[#list + 1] = second
+end
+
+-- Calls `command` on each list, at most a thousand arguments at a time.
+local function call_each(command, lists)
+  for key, list in pairs(lists) do
+    for from = 1, #list, 1000 do
+      call(command, key, unpack(list, from, math.min(from + 999, #list)))
+    end
+  end
+end
+
+local function flush_unit(unit, record, add, drop, write, remove)
+  local before, after = place[unit], record and place_of(record) or nil
+  if before and before ~= after then append(drop, before, unit) end
+  if after and (before ~= after or moved[unit]) then
+    append(add, after, record[STATE] == ENQUEUED and score(unit, record) or record[DEADLINE], unit)
+  end
+  local held_before, held_after = node[unit], record and node_of(record) or nil
+  if held_before ~= held_after then
+    if held_before then count('held:' .. held_before, -1) end
+    if held_after then count('held:' .. held_after, 1) end
+  end
+  place[unit], node[unit] = after, held_after
+  if record then append(write, UNITS, unit, pack(record)) else append(remove, UNITS, unit) end
+end
+
+-- Writes what has changed. Every script that changes records calls it last.
+local function flush()
+  local add, drop, write, remove = {}, {}, {}, {}
+  for unit in pairs(changed) do flush_unit(unit, units[unit], add, drop, write, remove) end
+  for id in pairs(changed_groups) do
+    if groups[id] then append(write, GROUPS, id, pack(groups[id])) end
+  end
+  call_each('ZREM', drop)
+  call_each('ZADD', add)
+  call_each('HSET', write)
+  call_each('HDEL', remove)
+  for name, by in pairs(counts) do
+    if by ~= 0 then
+      local left = call('HINCRBY', COUNTERS, name, by)
+      if left == 0 and string.sub(name, 1, 5) == 'held:' then call('HDEL', COUNTERS, name) end
+    end
+  end
+  changed, moved, changed_groups, counts = {}, {}, {}, {}
+end
+
+local function remember(unit, record, event, detail)
+  local packed = call('HGET', HISTORY, unit)
+  local events = packed and unpacked(packed) or {}
+  if #events >= HISTORY_LIMIT then table.remove(events, 2) end
+  events[#events + 1] = { now, event, detail, record[HOLDER], record[TOKEN], record[TOKENS] }
+  call('HSET', HISTORY, unit, pack(events))
+end
 
 -- Whether tokens whose first span was made under `first` are too old by now.
 local function is_stale(group, first)
@@ -70,142 +196,190 @@ local function is_stale(group, first)
 end
 
 local function drop_chunks(unit, record)
-  for part = 0, record[PARTS] - 1 do
-    redis.call('HDEL', CHUNKS, unit .. '/' .. part)
-  end
+  local fields = {}
+  for part = 0, record[PARTS] - 1 do fields[#fields + 1] = unit .. '/' .. part end
+  for origin = 0, record[ORIGINS] - 1 do fields[#fields + 1] = unit .. '/o' .. origin end
+  call_each('HDEL', { [CHUNKS] = fields })
+  record[TOKENS], record[PARTS], record[ORIGINS], record[ORIGIN] = 0, 0, 0, ''
+  changed[unit] = true
 end
 
-local function make_ready(unit, record, group)
+local function make_ready(unit, record)
   record[STATE] = ENQUEUED
-  write(UNITS, unit, record)
-  redis.call('ZREM', LEASE, unit)
-  redis.call('ZADD', READY, string.format('%.0f', score(record, group)), unit)
+  changed[unit] = true
 end
 
 -- Removes a group's records and leaves a tombstone, so that repeated calls are answered.
 local function bury(id, group)
+  local history = {}
   for slot = 0, group[SIZE] - 1 do
     local unit = unit_of(id, slot)
-    local record = read(UNITS, unit)
+    local record = read_unit(unit)
     if record then drop_chunks(unit, record) end
-    redis.call('HDEL', UNITS, unit)
+    units[unit], changed[unit] = false, true
+    history[#history + 1] = unit
   end
-  redis.call('HDEL', GROUPS, id)
-  redis.call('HDEL', SPECS, id)
-  local window = tonumber(redis.call('HGET', COUNTERS, 'dedup_window_ms') or '86400000')
-  redis.call('ZADD', TOMBS, now + window, id)
+  call_each('HDEL', { [HISTORY] = history })
+  if group[EXPIRES_AT] > 0 then call('ZREM', EXPIRY, id) end
+  groups[id] = false
+  call('HDEL', GROUPS, id)
+  call('HDEL', SPECS, id)
+  call('ZADD', TOMBS, now + group[REMEMBER], id)
 end
 
-local function record_failure(id, group, reason, tally, wasted)
-  count('groups_failed', 1)
-  redis.call('XADD', FAILED, 'MAXLEN', '~', 10000, '*', 'group', id, 'reason', reason,
-    'size', group[SIZE], 'completed', tally[COMPLETED], 'dead', tally[DEAD],
-    'expired', tally[EXPIRED], 'cancelled', tally[CANCELLED], 'wasted', wasted)
-end
-
-local function new_tally()
-  return { [COMPLETED] = 0, [DEAD] = 0, [EXPIRED] = 0, [CANCELLED] = 0 }
+-- Records a group that failed, or a unit that died in a group that goes on without it.
+local function record_failure(id, group, reason, culprit, detail, wasted)
+  local tally, slots = { [COMPLETED] = 0, [DEAD] = 0, [EXPIRED] = 0, [CANCELLED] = 0 }, {}
+  for slot = 0, group[SIZE] - 1 do
+    local record = read_unit(unit_of(id, slot))
+    local state = record[STATE]
+    if tally[state] then tally[state] = tally[state] + 1 end
+    slots[slot + 1] = { state, record[TOKENS], record[ATTEMPTS] + record[SCORE_ATTEMPTS],
+      record[INFRA], record[HAND_BACKS], record[HOLDER] }
+  end
+  call('XADD', FAILED, 'MAXLEN', '~', 10000, '*', 'group', id, 'reason', reason,
+    'unit', culprit, 'detail', detail, 'ends_group', wasted and 1 or 0, 'size', group[SIZE],
+    'completed', tally[COMPLETED], 'dead', tally[DEAD], 'expired', tally[EXPIRED],
+    'cancelled', tally[CANCELLED], 'wasted', wasted or 0, 'slots', pack(slots),
+    'history', culprit ~= '' and call('HGET', HISTORY, culprit) or '',
+    'spec', call('HGET', SPECS, id) or '')
 end
 
 -- Ends a group as FAILED: what is not final is cancelled, every token is wasted.
-local function fail(id, group, reason)
-  local tally, complete, partial = new_tally(), 0, 0
+local function fail(id, group, reason, culprit, detail)
+  local cancelled, complete, partial = 0, 0, 0
   for slot = 0, group[SIZE] - 1 do
     local unit = unit_of(id, slot)
-    local record = read(UNITS, unit)
+    local record = read_unit(unit)
     if not is_final(record[STATE]) then
-      redis.call('ZREM', READY, unit)
-      redis.call('ZREM', LEASE, unit)
-      partial = partial + record[TOKENS]
+      cancelled, partial = cancelled + 1, partial + record[TOKENS]
       record[STATE] = CANCELLED
     elseif record[STATE] == COMPLETED then
       complete = complete + record[TOKENS]
     end
-    tally[record[STATE]] = tally[record[STATE]] + 1
   end
-  count('cancelled', tally[CANCELLED])
+  count('cancelled', cancelled)
   count(reason == 'stale' and 'wasted:stale' or 'wasted:group_failed', complete)
   count('wasted:cancelled', partial)
-  record_failure(id, group, reason, tally, complete + partial)
+  count('groups_failed', 1)
+  record_failure(id, group, reason, culprit or '', detail or '', complete + partial)
   bury(id, group)
 end
 
 -- Seals or fails a group whose slots are all final.
 local function settle(id, group)
-  local done, tokens, oldest = 0, 0, math.huge
-  for slot = 0, group[SIZE] - 1 do
-    local record = read(UNITS, unit_of(id, slot))
-    if not is_final(record[STATE]) then return end
-    if record[STATE] == COMPLETED then
-      done, tokens = done + 1, tokens + record[TOKENS]
-      if record[PARTS] > 0 then oldest = math.min(oldest, record[FIRST]) end
-    end
-  end
-  if is_stale(group, oldest) then return fail(id, group, 'stale') end
-  if done < group[FEWEST] then return fail(id, group, 'too_few_samples') end
-  group[SEALED] = 1
-  write(GROUPS, id, group)
-  count('tokens_accepted', tokens)
+  changed_groups[id] = true
+  if group[OPEN] > 0 then return end
+  if group[OLDEST] >= 0 and is_stale(group, group[OLDEST]) then return fail(id, group, 'stale') end
+  if group[DONE] < group[FEWEST] then return fail(id, group, 'too_few_samples') end
+  count('tokens_accepted', group[DONE_TOKENS])
   count('groups_sealed', 1)
-  redis.call('XADD', OUT, '*', 'group', id)
+  if group[EXPIRES_AT] > 0 then call('ZREM', EXPIRY, id) end
+  group[ENTRY] = call('XADD', OUT, '*', 'group', id)
 end
 
 -- Ends a slot without a sample; its tokens are wasted, and its group settles.
-local function end_slot(unit, record, group, state, cause)
+local function end_slot(unit, record, group, state, cause, detail)
   local id = group_of(unit)
-  redis.call('ZREM', READY, unit)
-  redis.call('ZREM', LEASE, unit)
   count(state == DEAD and 'dead' or 'expired', 1)
   count('wasted:' .. cause, record[TOKENS])
+  remember(unit, record, cause, detail or '')
   drop_chunks(unit, record)
-  record[STATE], record[TOKENS], record[PARTS] = state, 0, 0
-  write(UNITS, unit, record)
-  if group[FEWEST] < group[SIZE] then settle(id, group) else fail(id, group, cause) end
+  record[STATE] = state
+  group[OPEN] = group[OPEN] - 1
+  if group[FEWEST] == group[SIZE] then return fail(id, group, cause, unit, detail) end
+  if state == DEAD then record_failure(id, group, cause, unit, detail or '', nil) end
+  settle(id, group)
 end
 
-local function hand_back(unit, record, group, cause)
+local function complete_slot(unit, record, group)
+  count('completed', 1)
+  record[STATE] = COMPLETED
+  changed[unit] = true
+  group[OPEN], group[DONE] = group[OPEN] - 1, group[DONE] + 1
+  group[DONE_TOKENS] = group[DONE_TOKENS] + record[TOKENS]
+  if record[PARTS] > 0 and (group[OLDEST] < 0 or record[FIRST] < group[OLDEST]) then
+    group[OLDEST] = record[FIRST]
+  end
+  settle(group_of(unit), group)
+end
+
+local function hand_back(unit, record, cause)
   count('hand_backs:' .. cause, 1)
   record[HAND_BACKS] = record[HAND_BACKS] + 1
-  make_ready(unit, record, group)
+  remember(unit, record, 'handed_back', cause)
+  make_ready(unit, record)
 end
 
--- A model or engine fault: back to the queue, or DEAD when the attempts are used up.
-local function fault(unit, record, group)
-  record[ATTEMPTS] = record[ATTEMPTS] + 1
-  if record[ATTEMPTS] >= group[MAX_ATTEMPTS] then
-    end_slot(unit, record, group, DEAD, 'dead')
+-- A model or engine fault: back to the queue, or DEAD when the attempts are used up. Generation
+-- and scoring have their attempts apart.
+local function fault(unit, record, group, detail)
+  local attempts = record[STAGE] == REWARD and SCORE_ATTEMPTS or ATTEMPTS
+  record[attempts] = record[attempts] + 1
+  remember(unit, record, 'fault', detail)
+  if record[attempts] >= group[MAX_ATTEMPTS] then
+    end_slot(unit, record, group, DEAD, 'dead', detail)
   else
-    make_ready(unit, record, group)
+    make_ready(unit, record)
   end
 end
 
 -- A lost holder: never an attempt.
 local function lose_holder(unit, record, group)
+  count('lease_expiries', 1)
   record[INFRA] = record[INFRA] + 1
+  remember(unit, record, 'lease_expired', '')
   if group[MAX_INFRA] > 0 and record[INFRA] >= group[MAX_INFRA] then
-    end_slot(unit, record, group, DEAD, 'dead')
+    end_slot(unit, record, group, DEAD, 'dead', 'holders lost')
   else
-    make_ready(unit, record, group)
+    make_ready(unit, record)
+  end
+end
+
+-- Ends what is still open of groups whose time is over.
+local function expire_due(limit)
+  for _, id in ipairs(call('ZRANGE', EXPIRY, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
+    call('ZREM', EXPIRY, id)
+    local group = read_group(id)
+    for slot = 0, group and group[SIZE] - 1 or -1 do
+      local unit = unit_of(id, slot)
+      local record = groups[id] and read_unit(unit)
+      if record and not is_final(record[STATE]) then
+        end_slot(unit, record, group, EXPIRED, 'expired')
+      end
+    end
   end
 end
 
 local function reap(limit)
   local reaped = 0
-  for _, unit in ipairs(redis.call('ZRANGE', LEASE, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
-    local record = read(UNITS, unit)
-    if record and is_leased(record[STATE]) then
-      count('lease_expiries', 1)
-      reaped = reaped + 1
-      lose_holder(unit, record, read(GROUPS, group_of(unit)))
-    else
-      redis.call('ZREM', LEASE, unit)
+  for stage = GENERATE, REWARD do
+    local expired = call('ZRANGE', LEASE[stage], '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
+    read_units(expired)
+    for _, unit in ipairs(expired) do
+      local record = units[unit]
+      if record and is_leased(record[STATE]) and record[STAGE] == stage then
+        reaped = reaped + 1
+        lose_holder(unit, record, groups[group_of(unit)])
+      elseif place[unit] ~= LEASE[stage] then
+        call('ZREM', LEASE[stage], unit)
+      end
     end
   end
+  expire_due(limit)
+  flush()
   return reaped
 end
 
 -- The holder goes on from what others stored: those tokens are preserved, each once.
 local function count_preserved(record)
-  count('tokens_preserved', record[AT_LEASE] - record[PRESERVED])
-  record[PRESERVED] = math.max(record[PRESERVED], record[AT_LEASE])
+  if record[AT_LEASE] > record[PRESERVED] then
+    count('tokens_preserved', record[AT_LEASE] - record[PRESERVED])
+    record[PRESERVED] = record[AT_LEASE]
+  end
+end
+
+-- The consumer group of the buffer; it begins with the first entry, whenever it is made.
+local function ensure_trainers()
+  redis.pcall('XGROUP', 'CREATE', OUT, TRAINERS, '0', 'MKSTREAM')
 end

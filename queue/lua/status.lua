@@ -1,25 +1,24 @@
 -- STATUS
--- Answers {now, version, ready, leased, sealed_waiting, sealed_taken, oldest_ready_at, counters,
--- holders}; `holders` pairs each node with its leased units. The oldest ready unit is looked for
--- at both heads of the ready queue: the resumed and the fresh.
-local function enqueued_at(from)
-  local unit = redis.call('ZRANGE', READY, from, '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
-  local record = unit and read(UNITS, unit)
-  return record and record[ENQUEUED_AT] or math.huge
+-- Answers {now, version, ready, leased, reward_ready, reward_leased, sealed_waiting, sealed_taken,
+-- oldest_ready_at, failures, counters}.
+
+-- When the oldest ready unit of a stage was enqueued: within one priority the first is the oldest,
+-- so only the head of each is looked at. 64 priorities are more than a run has.
+local function oldest_in(stage)
+  local from, oldest = '-inf', math.huge
+  for _ = 1, 64 do
+    local head = call('ZRANGE', READY[stage], from, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+    if #head == 0 then break end
+    local group = read_group(group_of(head[1]))
+    if group then oldest = math.min(oldest, group[ENQUEUED_AT]) end
+    from = (math.floor(tonumber(head[2]) / 2 ^ 40) + 1) * 2 ^ 40
+  end
+  return oldest
 end
-local oldest = math.min(enqueued_at('-inf'), enqueued_at(string.format('%.0f', 2 ^ 52)))
-local by_node, nodes = {}, {}
-for _, unit in ipairs(redis.call('ZRANGE', LEASE, 0, -1)) do
-  local record = read(UNITS, unit)
-  local node = record and string.match(record[HOLDER], '^([^/]*)/')
-  if node then by_node[node] = (by_node[node] or 0) + 1 end
-end
-for node, leased in pairs(by_node) do
-  nodes[#nodes + 1] = node
-  nodes[#nodes + 1] = leased
-end
+
+local oldest = math.min(oldest_in(GENERATE), oldest_in(REWARD))
 local pending = redis.pcall('XPENDING', OUT, TRAINERS)
 local taken = pending.err and 0 or pending[1]
-return { now, current, redis.call('ZCARD', READY), redis.call('ZCARD', LEASE),
-  redis.call('XLEN', OUT) - taken, taken, oldest == math.huge and 0 or oldest,
-  redis.call('HGETALL', COUNTERS), nodes }
+return { now, current, call('ZCARD', READY[GENERATE]), call('ZCARD', LEASE[GENERATE]),
+  call('ZCARD', READY[REWARD]), call('ZCARD', LEASE[REWARD]), call('XLEN', OUT) - taken, taken,
+  oldest == math.huge and 0 or oldest, call('XLEN', FAILED), call('HGETALL', COUNTERS) }

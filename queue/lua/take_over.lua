@@ -1,8 +1,9 @@
--- TAKE_OVER from to
--- Moves the unacknowledged groups of a lost trainer to another one; answers how many.
+-- TAKE_OVER from to limit
+-- Moves up to `limit` unacknowledged groups of a lost trainer to another one; answers how many.
 ensure_trainers()
-local pending = redis.call('XPENDING', OUT, TRAINERS, '-', '+', 1000, ARGV[1])
+local from, to, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local pending = call('XPENDING', OUT, TRAINERS, '-', '+', limit, from)
 for _, entry in ipairs(pending) do
-  redis.call('XCLAIM', OUT, TRAINERS, ARGV[2], 0, entry[1], 'JUSTID')
+  call('XCLAIM', OUT, TRAINERS, to, 0, entry[1], 'JUSTID')
 end
 return #pending

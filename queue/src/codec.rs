@@ -1,16 +1,23 @@
-//! How prompt groups and chunks look on the wire: msgpack maps, numbers of tokens in binary.
+//! How prompt groups, chunks and their origins look as bytes; `queue/WIRE.md` is the reference, and
+//! `queue/vectors.json` has examples that the Rust and the Python client are both held to.
 //!
-//! A chunk is the map `{v, o, w, t, l, h, f, e, a, s, d}`: schema version, offset, weight version,
-//! token ids as little-endian i32, log-probabilities as little-endian f32, holder, fencing token,
-//! engine, fabric verdict, start and end in Unix milliseconds. A group is the map of
-//! [`PromptGroup`]'s field names.
+//! A chunk is binary, since it is what fills the queue: numbers as LEB128, token ids too (most take
+//! two bytes instead of four), log-probabilities as little-endian f32. What a run of chunks has in
+//! common, its origin, is stored once for all of them.
 
 use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{FencingToken, Holder, PolicyVersion};
+use ebbtide_core::sample::{Chunk, Origin, Score};
 use ebbtide_core::time::UnixMillis;
-use ebbtide_core::work::{Chunk, Origin, PromptGroup, WORK_SCHEMA};
-use serde::{Deserialize, Serialize};
+use ebbtide_core::work::PromptGroup;
 use thiserror::Error;
+
+/// First byte of a chunk.
+const CHUNK_LAYOUT: u8 = 1;
+
+/// Most tokens that a chunk may claim to have, so that damaged bytes cannot ask for all memory.
+/// 4 MiB of a command at five bytes a token, the fewest that one takes.
+const CHUNK_TOKENS_LIMIT: u64 = (4 << 20) / 5;
 
 /// Bytes that do not hold what they should.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -26,83 +33,115 @@ impl CodecError {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-struct WireChunk {
-    v: u16,
-    o: u32,
-    w: u64,
-    #[serde(with = "serde_bytes")]
-    t: Vec<u8>,
-    #[serde(with = "serde_bytes")]
-    l: Vec<u8>,
-    h: Holder,
-    f: u64,
-    e: String,
-    a: FabricVerdict,
-    s: u64,
-    d: u64,
+/// The part of an origin that a run of chunks has in common.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunOrigin {
+    /// The holder that received the tokens from its engine.
+    pub holder: Holder,
+    /// The lease under which they were made.
+    pub fencing_token: FencingToken,
+    /// Engine and version.
+    pub engine: String,
+    /// The fabric verdict of the node.
+    pub fabric: FabricVerdict,
 }
 
-/// The bytes of a chunk.
+/// The bytes of a chunk, without its origin.
 pub fn encode_chunk(chunk: &Chunk) -> Vec<u8> {
-    let wire = WireChunk {
-        v: WORK_SCHEMA,
-        o: chunk.offset,
-        w: chunk.weight_version.0,
-        t: chunk.token_ids.iter().flat_map(|id| id.to_le_bytes()).collect(),
-        l: chunk.logprobs.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        h: chunk.origin.holder.clone(),
-        f: chunk.origin.fencing_token.0,
-        e: chunk.origin.engine.clone(),
-        a: chunk.origin.fabric,
-        s: chunk.origin.started_at.0,
-        d: chunk.origin.ended_at.0,
-    };
-    rmp_serde::to_vec_named(&wire).expect("plain fields always serialise")
+    let mut bytes = Vec::with_capacity(16 + chunk.token_ids.len() * 7);
+    bytes.push(CHUNK_LAYOUT);
+    let took = chunk.origin.ended_at.since(chunk.origin.started_at);
+    put_number(&mut bytes, u64::from(chunk.offset));
+    put_number(&mut bytes, chunk.weight_version.0);
+    put_number(&mut bytes, chunk.origin.started_at.0);
+    put_number(&mut bytes, ebbtide_core::time::whole_millis(took));
+    put_number(&mut bytes, chunk.token_ids.len() as u64);
+    for id in &chunk.token_ids {
+        put_number(&mut bytes, u64::from(id.cast_unsigned()));
+    }
+    for logprob in &chunk.logprobs {
+        bytes.extend(logprob.to_le_bytes());
+    }
+    bytes
 }
 
 /// Reads a chunk back.
 ///
 /// # Errors
-/// Bytes of another layout, or not one log-probability for each token.
-pub fn decode_chunk(bytes: &[u8]) -> Result<Chunk, CodecError> {
-    let wire: WireChunk =
-        rmp_serde::from_slice(bytes).map_err(|error| CodecError::new("chunk", error))?;
-    if wire.v != WORK_SCHEMA {
-        return Err(CodecError::new("chunk", format!("schema must be 1, got {}", wire.v)));
+/// Bytes of another layout, too few, or too many.
+pub fn decode_chunk(bytes: &[u8], origin: &RunOrigin) -> Result<Chunk, CodecError> {
+    let wrong = |problem: String| CodecError::new("chunk", problem);
+    let (layout, mut rest) = bytes.split_first().ok_or_else(|| wrong("no bytes".to_owned()))?;
+    if *layout != CHUNK_LAYOUT {
+        return Err(wrong(format!("layout must be {CHUNK_LAYOUT}, got {layout}")));
     }
-    let token_ids = numbers(&wire.t, i32::from_le_bytes)?;
-    let logprobs = numbers(&wire.l, f32::from_le_bytes)?;
-    if token_ids.len() != logprobs.len() {
-        let problem = format!("{} tokens with {} logprobs", token_ids.len(), logprobs.len());
-        return Err(CodecError::new("chunk", problem));
+    let mut number = || take_number(&mut rest).ok_or_else(|| wrong("it ends early".to_owned()));
+    let offset = u32::try_from(number()?).map_err(|error| CodecError::new("chunk", error))?;
+    let weight_version = PolicyVersion(number()?);
+    let started_at = UnixMillis(number()?);
+    let ended_at = started_at.plus(std::time::Duration::from_millis(number()?));
+    let count = number()?;
+    if count > CHUNK_TOKENS_LIMIT {
+        return Err(wrong(format!("{count} tokens are more than a chunk may have")));
+    }
+    let mut token_ids = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let id = u32::try_from(number()?).map_err(|error| CodecError::new("chunk", error))?;
+        token_ids.push(id.cast_signed());
+    }
+    let (words, odd) = rest.as_chunks::<4>();
+    if words.len() as u64 != count || !odd.is_empty() {
+        return Err(wrong(format!("{count} tokens with {} bytes of logprobs", rest.len())));
     }
     Ok(Chunk {
-        offset: wire.o,
-        weight_version: PolicyVersion(wire.w),
+        offset,
+        weight_version,
         token_ids,
-        logprobs,
+        logprobs: words.iter().copied().map(f32::from_le_bytes).collect(),
         origin: Origin {
-            holder: wire.h,
-            fencing_token: FencingToken(wire.f),
-            engine: wire.e,
-            fabric: wire.a,
-            started_at: UnixMillis(wire.s),
-            ended_at: UnixMillis(wire.d),
+            holder: origin.holder.clone(),
+            fencing_token: origin.fencing_token,
+            engine: origin.engine.clone(),
+            fabric: origin.fabric,
+            started_at,
+            ended_at,
         },
     })
 }
 
-fn numbers<T>(bytes: &[u8], read: fn([u8; 4]) -> T) -> Result<Vec<T>, CodecError> {
-    let (words, rest) = bytes.as_chunks::<4>();
-    if !rest.is_empty() {
-        let problem = format!("numbers take 4 bytes each, got {} bytes", bytes.len());
-        return Err(CodecError::new("chunk", problem));
-    }
-    Ok(words.iter().copied().map(read).collect())
+/// Reads an origin: the msgpack array `[holder, fencing token, engine, fabric verdict]`.
+///
+/// # Errors
+/// Bytes of another layout.
+pub fn decode_origin(bytes: &[u8]) -> Result<RunOrigin, CodecError> {
+    let (holder, token, engine, fabric): (Holder, u64, String, FabricVerdict) =
+        rmp_serde::from_slice(bytes).map_err(|error| CodecError::new("origin", error))?;
+    Ok(RunOrigin { holder, fencing_token: FencingToken(token), engine, fabric })
 }
 
-/// The bytes of a group.
+/// LEB128: seven bits a byte, the lowest first; the highest bit says that more follow.
+fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push((number & 0x7f) as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+fn take_number(rest: &mut &[u8]) -> Option<u64> {
+    let mut number = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, more) = rest.split_first()?;
+        *rest = more;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// The bytes of a group: the msgpack map of [`PromptGroup`]'s field names.
 pub fn encode_group(group: &PromptGroup) -> Vec<u8> {
     rmp_serde::to_vec_named(group).expect("plain fields always serialise")
 }
@@ -115,30 +154,53 @@ pub fn decode_group(bytes: &[u8]) -> Result<PromptGroup, CodecError> {
     rmp_serde::from_slice(bytes).map_err(|error| CodecError::new("prompt group", error))
 }
 
+/// The bytes of a score: the msgpack map of [`Score`]'s field names.
+pub fn encode_score(score: &Score) -> Vec<u8> {
+    rmp_serde::to_vec_named(score).expect("plain fields always serialise")
+}
+
+/// Reads a score back.
+///
+/// # Errors
+/// Bytes of another layout.
+pub fn decode_score(bytes: &[u8]) -> Result<Score, CodecError> {
+    rmp_serde::from_slice(bytes).map_err(|error| CodecError::new("score", error))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn origin() -> RunOrigin {
+        RunOrigin {
+            holder: "n/b/agent-1".parse().expect("valid"),
+            fencing_token: FencingToken(9),
+            engine: "vllm/0.32.0".to_owned(),
+            fabric: FabricVerdict::Passed,
+        }
+    }
+
     fn chunk() -> Chunk {
+        let RunOrigin { holder, fencing_token, engine, fabric } = origin();
         Chunk {
             offset: 7,
             weight_version: PolicyVersion(3),
-            token_ids: vec![1, -2, i32::MAX],
-            logprobs: vec![-0.5, -6.25, 0.0],
+            token_ids: vec![1, -2, i32::MAX, 151_000],
+            logprobs: vec![-0.5, -6.25, 0.0, f32::NEG_INFINITY],
             origin: Origin {
-                holder: "n/b/agent-1".parse().expect("valid"),
-                fencing_token: FencingToken(9),
-                engine: "vllm/0.32.0".to_owned(),
-                fabric: FabricVerdict::Passed,
-                started_at: UnixMillis(10),
-                ended_at: UnixMillis(20),
+                holder,
+                fencing_token,
+                engine,
+                fabric,
+                started_at: UnixMillis(1_764_000_000_000),
+                ended_at: UnixMillis(1_764_000_000_750),
             },
         }
     }
 
     #[test]
     fn chunk_survives_its_own_bytes() {
-        assert_eq!(decode_chunk(&encode_chunk(&chunk())), Ok(chunk()));
+        assert_eq!(decode_chunk(&encode_chunk(&chunk()), &origin()), Ok(chunk()));
     }
 
     #[test]
@@ -150,10 +212,23 @@ mod tests {
     }
 
     #[test]
-    fn tokens_without_their_logprobs_are_refused() {
-        let mut lopsided = chunk();
-        lopsided.logprobs.pop();
-        assert!(decode_chunk(&encode_chunk(&lopsided)).is_err());
-        assert!(decode_chunk(b"nonsense").is_err());
+    fn score_survives_its_own_bytes() {
+        let score =
+            Score { value: -0.25, scorer_version: "judge/3".to_owned(), metadata: vec![1, 0] };
+        assert_eq!(decode_score(&encode_score(&score)), Ok(score));
+    }
+
+    #[test]
+    fn damaged_chunks_are_refused() {
+        let whole = encode_chunk(&chunk());
+        for length in 0..whole.len() {
+            assert!(decode_chunk(&whole[..length], &origin()).is_err(), "cut at {length}");
+        }
+        let mut longer = whole.clone();
+        longer.push(0);
+        assert!(decode_chunk(&longer, &origin()).is_err());
+        assert!(decode_chunk(b"nonsense", &origin()).is_err());
+        let many = [&[CHUNK_LAYOUT, 0, 0, 0, 0][..], &[0xff; 8], &[0x7f]].concat();
+        assert!(decode_chunk(&many, &origin()).is_err(), "no memory is asked for");
     }
 }

@@ -1,14 +1,16 @@
-//! What can be asked of one shard of the queue, and what it answers.
+//! What can be asked of one shard of the queue.
 //!
-//! The contract in types: every operation is a [`Command`], every answer a [`Reply`]. Both
-//! implementations (Lua on Redis, [`crate::memory`]) take and give exactly these. Every command
-//! may be sent again when its reply was lost; what the repetition answers stands at each command.
+//! The contract in types: every operation is a [`Command`], every answer a
+//! [`Reply`](crate::reply::Reply). Both implementations (Lua on Redis, [`crate::memory`]) take and
+//! give exactly these. Every command may be sent again when its reply was lost; what the repetition
+//! answers stands at each command.
 
 use std::time::Duration;
 
-use ebbtide_core::ids::{FencingToken, GroupId, Holder, NodeName, PolicyVersion, UnitId};
-use ebbtide_core::time::UnixMillis;
-use ebbtide_core::work::{Chunk, Finish, PromptGroup};
+use ebbtide_core::ids::{FencingToken, GroupId, Holder, PolicyVersion, UnitId};
+pub use ebbtide_core::policy::Stage;
+use ebbtide_core::sample::{Chunk, Finish, Score};
+use ebbtide_core::work::PromptGroup;
 
 /// Most units that one command may name. Lua's `unpack` fails at 8000 items; 1000 keeps one call
 /// of a busy shard around ten milliseconds.
@@ -26,8 +28,16 @@ pub const LEASE_SCAN_LIMIT: usize = 1000;
 /// One operation on one shard.
 #[derive(Debug, Clone)]
 pub enum Command {
-    /// Adds a group, all slots or none. Repeated: [`WriteReply::AlreadyDone`].
+    /// Adds a group, all slots or none. Repeated: `AlreadyDone`.
     Enqueue(Box<PromptGroup>),
+    /// Adds a group again that has failed, and deletes the record of that failure. `Unknown` when
+    /// there is no such record. Repeated: `AlreadyDone`.
+    Retry {
+        /// The record of its failure.
+        record_id: String,
+        /// The group, as the record has it.
+        group: Box<PromptGroup>,
+    },
     /// Grants up to k units. Repeated with the same request id: the same grant.
     Lease(LeaseRequest),
     /// Moves lease deadlines forward and answers which leases are lost.
@@ -46,7 +56,16 @@ pub enum Command {
         /// The writes, in order.
         writes: Vec<UnitWrite>,
     },
-    /// Returns units whose lease has expired to the ready queue.
+    /// First the writes of a holder, then its next LEASE: a whole cycle of a worker in one round
+    /// trip.
+    Exchange {
+        /// The writes, in order; their holder is that of the lease.
+        writes: Vec<UnitWrite>,
+        /// The lease.
+        lease: LeaseRequest,
+    },
+    /// Returns units whose lease has expired to the ready queue, ends groups whose time is over,
+    /// and mends a few records that are out of place.
     Reap {
         /// Most units to return in this call.
         limit: usize,
@@ -57,14 +76,27 @@ pub enum Command {
         /// The new agent process.
         holder: Holder,
     },
-    /// Ends a group as FAILED. Repeated: [`WriteReply::AlreadyDone`].
+    /// Takes a leased unit from its holder and makes it ready, for an operator; no attempt.
+    /// `AlreadyDone` when nobody holds it.
+    Requeue {
+        /// The unit.
+        unit: UnitId,
+    },
+    /// Ends a group as FAILED. Repeated: `AlreadyDone`.
     FailGroup {
         /// The group to end.
         group: GroupId,
         /// Why, for its record.
         reason: String,
     },
-    /// Raises the shard's policy version; a lower one changes nothing.
+    /// Ends a page of the groups that are not sealed as FAILED.
+    CancelRun {
+        /// Where to go on; 0 begins.
+        cursor: u64,
+        /// Why, for their records.
+        reason: String,
+    },
+    /// Raises the shard's policy version; a lower one changes nothing and is counted.
     SetVersion(PolicyVersion),
     /// Takes sealed groups for a trainer; its own unacknowledged ones come first.
     Take {
@@ -86,6 +118,14 @@ pub enum Command {
         from: String,
         /// Who gets its groups.
         to: String,
+        /// Most groups to move in this call.
+        limit: usize,
+    },
+    /// Forgets a trainer that has acknowledged everything. Answers how many groups it still has,
+    /// and then forgets nothing.
+    RemoveConsumer {
+        /// The trainer.
+        consumer: String,
     },
     /// Reads counters and depths.
     Status,
@@ -94,29 +134,94 @@ pub enum Command {
         /// Where to go on; 0 begins.
         cursor: u64,
     },
-    /// Reads the records of failed groups, oldest first.
+    /// Reads the units at the head of the ready queue, in the order in which they would be leased.
+    Peek {
+        /// Of which stage.
+        stage: Stage,
+        /// Most units to read.
+        limit: usize,
+    },
+    /// Reads everything that is known of a group.
+    Trace {
+        /// The group.
+        group: GroupId,
+    },
+    /// Reads the records of failed groups and dead units, oldest first.
     Failures {
         /// The place after which to go on; empty begins.
         after: String,
         /// Most records to read.
         limit: usize,
     },
+    /// Deletes the record of a failure. Repeated: counted as nothing.
+    DropFailure {
+        /// The record.
+        record_id: String,
+    },
+    /// Recomputes what must hold from one page of the raw keys, and mends what does not.
+    Audit {
+        /// What to look at.
+        part: AuditPart,
+        /// Where to go on; 0 begins.
+        cursor: u64,
+        /// Whether to mend what is found.
+        repair: bool,
+    },
+}
+
+/// The parts of a shard that an audit walks through, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AuditPart {
+    /// Every group with its slots: places in the queues, stored tokens, counts, the buffer.
+    Groups,
+    /// Unit records without a group.
+    Units,
+    /// Prompts without a group.
+    Specs,
+    /// Histories without a group.
+    History,
+    /// Tokens without a group.
+    Chunks,
+    /// Ready units of a stage that should not be.
+    Ready(Stage),
+    /// Leases of a stage that should not be.
+    Leases(Stage),
+    /// How many units each node holds.
+    Held,
+}
+
+impl AuditPart {
+    /// Every part. Groups come first: their repair removes what the others would find.
+    pub const ALL: [Self; 10] = [
+        Self::Groups,
+        Self::Units,
+        Self::Specs,
+        Self::History,
+        Self::Chunks,
+        Self::Ready(Stage::Generate),
+        Self::Ready(Stage::Reward),
+        Self::Leases(Stage::Generate),
+        Self::Leases(Stage::Reward),
+        Self::Held,
+    ];
 }
 
 /// Asks for units to work on.
 #[derive(Debug, Clone)]
 pub struct LeaseRequest {
+    /// What the worker does.
+    pub stage: Stage,
     /// Who will hold them.
     pub holder: Holder,
-    /// Names this request; one at a time per holder and shard.
+    /// Names this request; one at a time per holder, stage and shard.
     pub request_id: String,
     /// Most units to grant.
     pub limit: usize,
     /// How long the lease lasts without renewal.
     pub ttl: Duration,
-    /// The weights that the worker serves.
+    /// The weights that the worker serves; of no account to a scorer.
     pub worker_version: PolicyVersion,
-    /// Where to begin in the ready queue; [`LeaseReply::resume_at`] of the last reply, or 0.
+    /// Where to begin in the ready queue; `resume_at` of the last reply, or 0.
     pub start_at: u64,
     /// Whether units without tokens may be granted (not while memory is short).
     pub allow_fresh: bool,
@@ -193,12 +298,15 @@ pub struct UnitWrite {
 }
 
 /// What becomes of a unit after its tail is stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Then {
     /// It stays leased (APPEND).
     Continue,
-    /// It is COMPLETED; the last one seals its group (COMPLETE).
+    /// Its generation is over (COMPLETE): it goes on to its score, or is COMPLETED in a run without
+    /// a reward stage; the last one seals its group.
     Complete(Finish),
+    /// It is scored and COMPLETED (COMPLETE of the reward stage).
+    Score(Score),
     /// It goes back to the ready queue with its tokens; never an attempt (HANDBACK).
     HandBack(HandBackCause),
     /// It goes back and the fault is counted as an attempt (NACK).
@@ -218,6 +326,8 @@ pub enum HandBackCause {
     Engine,
     /// The weights rose and the group restarts under the new ones.
     Weights,
+    /// An operator took it from its holder.
+    Operator,
 }
 
 impl HandBackCause {
@@ -229,245 +339,7 @@ impl HandBackCause {
             Self::AgentRestart => "agent_restart",
             Self::Engine => "engine",
             Self::Weights => "weights",
+            Self::Operator => "operator",
         }
     }
-}
-
-/// The answer of a shard.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Reply {
-    /// To [`Command::Enqueue`] and [`Command::FailGroup`].
-    Write(WriteReply),
-    /// To [`Command::Lease`].
-    Lease(LeaseReply),
-    /// To [`Command::Renew`]: the units whose lease is lost.
-    Lost(Vec<UnitId>),
-    /// To [`Command::Write`], in the order of the writes.
-    Writes(Vec<WriteReply>),
-    /// To [`Command::Reap`], [`Command::Reclaim`], [`Command::Acknowledge`] and
-    /// [`Command::TakeOver`]: how many were affected.
-    Count(u64),
-    /// To [`Command::SetVersion`]: the version that now holds.
-    Version(PolicyVersion),
-    /// To [`Command::Take`].
-    Taken(Vec<TakenGroup>),
-    /// To [`Command::Status`].
-    Status(Box<ShardStatus>),
-    /// To [`Command::Scan`].
-    Page(ScanPage),
-    /// To [`Command::Failures`].
-    Failures(Vec<GroupFailure>),
-}
-
-/// The answer to one write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteReply {
-    /// Done, or done before by this very write.
-    Ok,
-    /// The unit or group has ended, or this write was done before.
-    AlreadyDone,
-    /// Another holder or a newer token has the unit; nothing changed.
-    Fenced,
-    /// The tail does not begin where the stored tokens end; nothing changed.
-    Offset(u32),
-    /// No such unit.
-    Unknown,
-    /// Memory is short; nothing changed, try later.
-    Busy,
-    /// The chunk's weight version is lower than that of the tokens before it; nothing changed.
-    BadVersion,
-}
-
-/// Units granted by one LEASE.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct LeaseReply {
-    /// The granted units.
-    pub grants: Vec<Grant>,
-    /// Where the next LEASE goes on when this one hit its scan limit with too few grants; 0 when
-    /// the ready queue was seen to its end.
-    pub resume_at: u64,
-    /// The policy version that holds on the shard.
-    pub current_version: PolicyVersion,
-}
-
-/// One granted unit.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Grant {
-    /// The unit.
-    pub unit: UnitId,
-    /// The token to write with.
-    pub fencing_token: FencingToken,
-    /// The group that it belongs to.
-    pub group: std::sync::Arc<PromptGroup>,
-    /// Tokens that earlier holders stored; empty for a fresh unit.
-    pub partial: Vec<Chunk>,
-    /// Model and engine faults so far.
-    pub attempts: u16,
-}
-
-/// A sealed group in the hands of a trainer.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TakenGroup {
-    /// The group.
-    pub group: std::sync::Arc<PromptGroup>,
-    /// Its complete samples, in the order of their slots.
-    pub samples: Vec<ebbtide_core::work::Sample>,
-    /// Slots without a sample (only of a group that may shrink).
-    pub missing_slots: Vec<u16>,
-    /// Whether it was handed to this trainer before and not acknowledged.
-    pub is_redelivered: bool,
-    /// The policy version when it was taken.
-    pub taken_at_version: PolicyVersion,
-}
-
-/// Why a group failed, and what it had.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupFailure {
-    /// Place of the record, for [`Command::Failures`].
-    pub record_id: String,
-    /// The group.
-    pub group: GroupId,
-    /// Why it failed: `dead`, `expired`, `stale`, or the text of FAIL_GROUP.
-    pub reason: String,
-    /// Slots in all.
-    pub group_size: u16,
-    /// Slots that were COMPLETED.
-    pub completed: u16,
-    /// Slots that were DEAD.
-    pub dead: u16,
-    /// Slots that were EXPIRED.
-    pub expired: u16,
-    /// Slots that became CANCELLED.
-    pub cancelled: u16,
-    /// The stored tokens that went to waste.
-    pub tokens_wasted: u64,
-}
-
-/// Counters and depths of one shard, or summed over all.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ShardStatus {
-    /// Slots ever enqueued.
-    pub enqueued: u64,
-    /// Slots that ended COMPLETED.
-    pub completed: u64,
-    /// Slots that ended DEAD.
-    pub dead: u64,
-    /// Slots that ended EXPIRED.
-    pub expired: u64,
-    /// Slots that ended CANCELLED.
-    pub cancelled: u64,
-    /// Groups sealed.
-    pub groups_sealed: u64,
-    /// Groups failed, stale ones included.
-    pub groups_failed: u64,
-    /// Ready units.
-    pub ready: u64,
-    /// Leased units, expired ones that nobody reaped yet included.
-    pub leased: u64,
-    /// Sealed groups that no trainer has taken.
-    pub sealed_waiting: u64,
-    /// Sealed groups that a trainer has taken and not acknowledged.
-    pub sealed_taken: u64,
-    /// When the oldest ready unit was enqueued.
-    pub oldest_ready_at: Option<UnixMillis>,
-    /// Hand-backs by cause.
-    pub hand_backs: std::collections::BTreeMap<String, u64>,
-    /// Leases that ran out.
-    pub lease_expiries: u64,
-    /// Token counts.
-    pub tokens: TokenCounts,
-    /// Leased units per node.
-    pub leased_by_node: std::collections::BTreeMap<NodeName, u64>,
-    /// The policy version of the shard.
-    pub version: PolicyVersion,
-    /// The shard's clock when it answered.
-    pub now: UnixMillis,
-}
-
-/// Every stored token, counted once.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TokenCounts {
-    /// Stored: appends and tails accepted.
-    pub generated: u64,
-    /// In sealed groups.
-    pub accepted: u64,
-    /// Of partials that a later holder continued from.
-    pub preserved: u64,
-    /// Thrown away, by cause.
-    pub wasted: std::collections::BTreeMap<String, u64>,
-}
-
-impl TokenCounts {
-    /// Thrown away, all causes together.
-    pub fn wasted_total(&self) -> u64 {
-        self.wasted.values().sum()
-    }
-
-    /// Stored, not yet sealed or thrown away.
-    pub fn in_system(&self) -> u64 {
-        self.generated.saturating_sub(self.accepted + self.wasted_total())
-    }
-}
-
-/// The state of one slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SlotState {
-    /// Ready to be leased.
-    Enqueued,
-    /// Leased, without a token of this lease yet.
-    Leased,
-    /// Leased, with tokens.
-    Streaming,
-    /// Final: it has its sample.
-    Completed,
-    /// Final: it used up its attempts.
-    Dead,
-    /// Final: it became too old.
-    Expired,
-    /// Final: its group ended before it.
-    Cancelled,
-}
-
-impl SlotState {
-    /// Whether the slot can still change.
-    pub fn is_final(self) -> bool {
-        !matches!(self, Self::Enqueued | Self::Leased | Self::Streaming)
-    }
-
-    /// Whether a holder has it.
-    pub fn is_leased(self) -> bool {
-        matches!(self, Self::Leased | Self::Streaming)
-    }
-}
-
-/// One raw unit state, as an audit reads it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnitSnapshot {
-    /// The unit.
-    pub unit: UnitId,
-    /// Its state.
-    pub state: SlotState,
-    /// Stored tokens.
-    pub tokens: u32,
-    /// Who holds or last held it.
-    pub holder: Option<Holder>,
-    /// Its last fencing token.
-    pub fencing_token: FencingToken,
-    /// Model and engine faults.
-    pub attempts: u16,
-    /// Lost holders.
-    pub infra_attempts: u16,
-    /// Hand-backs.
-    pub hand_backs: u16,
-    /// Whether its group is sealed.
-    pub is_sealed: bool,
-}
-
-/// One page of raw unit states.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ScanPage {
-    /// Where to go on; 0 at the end.
-    pub cursor: u64,
-    /// The units of this page; a unit may appear in two pages when the shard changes meanwhile.
-    pub units: Vec<UnitSnapshot>,
 }

@@ -1,6 +1,7 @@
 //! The work queue and experience buffer: Redis (Lua) and in memory, one contract.
 //!
-//! [`command`] is the contract in types and [`memory`] states it as a synchronous state machine;
+//! [`command`] and [`reply`] are the contract in types and [`memory`] states it as a synchronous
+//! state machine;
 //! [`control`] does the same for the keys by which agents, controller and trainer meet. Behind
 //! the feature `redis` stand the client that waits ([`client`]) and Redis itself.
 
@@ -8,6 +9,9 @@ pub mod codec;
 pub mod command;
 pub mod control;
 pub mod memory;
+pub mod reply;
+pub mod state;
+pub mod status;
 
 #[cfg(feature = "redis")]
 pub mod client;

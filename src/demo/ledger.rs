@@ -9,9 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{GroupId, UnitId};
+use ebbtide_core::sample::Sample;
 use ebbtide_core::staleness::lag;
-use ebbtide_core::work::{PromptGroup, Sample};
-use ebbtide_queue::command::{GroupFailure, SlotState, TakenGroup, UnitSnapshot};
+use ebbtide_core::work::PromptGroup;
+use ebbtide_queue::reply::{Failure, TakenGroup};
+use ebbtide_queue::state::{SlotState, UnitSnapshot};
 
 /// Gives the whole response that an engine writes to a prompt under a sampling seed.
 pub type ExpectedResponse = dyn Fn(&PromptGroup, u16) -> Vec<i32> + Send + Sync;
@@ -23,7 +25,7 @@ pub struct Ledger {
     /// How often each group was delivered, redeliveries apart.
     delivered: BTreeMap<GroupId, u32>,
     acknowledged: BTreeSet<GroupId>,
-    failed: BTreeMap<GroupId, GroupFailure>,
+    failed: BTreeMap<GroupId, Failure>,
     /// Groups that were sealed and failed when they were taken.
     samples_delivered: u64,
     tokens_delivered: u64,
@@ -127,8 +129,10 @@ impl Ledger {
     }
 
     /// A failure record was read; reading it again changes nothing.
-    pub fn note_failure(&mut self, failure: GroupFailure) {
-        self.failed.insert(failure.group.clone(), failure);
+    pub fn note_failure(&mut self, failure: Failure) {
+        if failure.ends_group {
+            self.failed.insert(failure.group.clone(), failure);
+        }
     }
 
     /// Looks for every unit. `units` is the raw state of a queue that nobody writes to any more.
@@ -242,6 +246,8 @@ fn is_verifiable(taken: &TakenGroup, sample: &Sample) -> bool {
 #[cfg(test)]
 mod tests {
     use ebbtide_core::ids::FencingToken;
+    use ebbtide_core::time::UnixMillis;
+    use ebbtide_queue::command::Stage;
 
     use super::*;
 
@@ -249,6 +255,11 @@ mod tests {
         UnitSnapshot {
             unit: UnitId { group: "g".parse().expect("valid"), slot },
             state,
+            stage: Stage::Generate,
+            versions: None,
+            enqueued_at: UnixMillis(0),
+            leased_at: None,
+            lease_deadline: None,
             tokens: 5,
             holder: None,
             fencing_token: FencingToken(1),

@@ -26,9 +26,9 @@ use ebbtide_controller::status::ControllerStatus;
 use ebbtide_core::policy::duration::parse_duration;
 use ebbtide_core::policy::{FleetPolicy, Mode};
 use ebbtide_queue::client::{MemoryPort, QueuePort, WorkQueue, wall_clock_now};
-use ebbtide_queue::command::ShardStatus;
 use ebbtide_queue::control::NodeRecord;
 use ebbtide_queue::redis::RedisPort;
+use ebbtide_queue::status::ShardStatus;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -150,7 +150,11 @@ async fn open_queue(
     policy: &FleetPolicy,
 ) -> anyhow::Result<(WorkQueue, Option<Arc<RedisPort>>)> {
     let Some(url) = &args.redis else {
-        let port = MemoryPort::new(policy.queue.shards, wall_clock_now);
+        let port = MemoryPort::new(
+            policy.queue.shards,
+            setup::shard_settings(&policy.queue),
+            wall_clock_now,
+        );
         return Ok((WorkQueue::new(Arc::new(port)), None));
     };
     let mut options = setup::redis_options(url, policy);

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use ebbtide_queue::command::ShardStatus;
 use ebbtide_queue::control::{ControlView, NodeRecord, NodeState};
+use ebbtide_queue::status::ShardStatus;
 
 use super::report::counted;
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use ebbtide_queue::command::ShardStatus;
+use ebbtide_queue::status::ShardStatus;
 use serde_json::json;
 
 use super::ledger::Balance;
@@ -212,7 +212,7 @@ pub fn disagreements(balance: &Balance, status: &ShardStatus) -> Vec<String> {
         ("units dead", balance.units_dead, status.dead),
         ("units expired", balance.units_expired, status.expired),
         ("units cancelled", balance.units_cancelled, status.cancelled),
-        ("units in the system", balance.units_in_system, status.ready + status.leased),
+        ("units in the system", balance.units_in_system, status.in_system()),
         ("tokens accepted", balance.tokens_accepted, tokens.accepted),
         ("tokens generated", parts, tokens.generated),
     ];

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ebbtide_agent::emulator::engine::{EngineConfig, EngineEmulator, ResponseLengths};
 use ebbtide_harness::{Aemm, ControlPlane, NodeSpec, Redis, require, until};
-use ebbtide_queue::command::SlotState;
 use ebbtide_queue::control::NodeState;
+use ebbtide_queue::state::SlotState;
 
 use crate::programs::*;
 

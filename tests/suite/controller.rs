@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId};
+use ebbtide_core::sample::{Finish, FinishReason};
 use ebbtide_core::time::UnixMillis;
-use ebbtide_core::work::{Finish, FinishReason};
 use ebbtide_harness::{ControlPlane, Moto, Program, Redis, require, until};
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::command::{Then, UnitWrite};

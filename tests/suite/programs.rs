@@ -8,9 +8,11 @@ use ebbtide_core::ids::{GroupId, PolicyVersion};
 use ebbtide_core::work::{PromptGroup, Sampling};
 use ebbtide_harness::{Error, Program, Redis, until};
 use ebbtide_queue::client::WorkQueue;
-use ebbtide_queue::command::{ShardStatus, UnitSnapshot};
 use ebbtide_queue::control::{ControlView, VersionRecord};
-use ebbtide_queue::redis::{Durability, RedisOptions, RedisPort};
+use ebbtide_queue::memory::DEFAULT_DEDUP_WINDOW;
+use ebbtide_queue::redis::{Durability, Layout, RedisOptions, RedisPort};
+use ebbtide_queue::state::UnitSnapshot;
+use ebbtide_queue::status::ShardStatus;
 
 /// The binary under test.
 pub const EBBTIDE: &str = env!("CARGO_BIN_EXE_ebbtide");
@@ -30,7 +32,7 @@ pub async fn queue(redis: &Redis, run: &str, shard_count: u16) -> WorkQueue {
     let options = RedisOptions {
         url: redis.url(),
         run: run.parse().unwrap(),
-        shard_count: Some(shard_count),
+        layout: Some(Layout { shard_count, stage_count: 1, dedup_window: DEFAULT_DEDUP_WINDOW }),
         durability: Durability::Fast,
     };
     let port = RedisPort::connect(options).await.expect("redis is there");

@@ -9,7 +9,8 @@ mod vllm;
 
 use async_trait::async_trait;
 use ebbtide_core::ids::{FencingToken, UnitId};
-use ebbtide_core::work::{FinishReason, Sampling, StopReason};
+use ebbtide_core::sample::{FinishReason, StopReason};
+use ebbtide_core::work::Sampling;
 use futures::stream::BoxStream;
 
 pub use errors::EngineError;

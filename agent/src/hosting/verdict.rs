@@ -4,7 +4,7 @@
 //! an attempt) only for a fault while it was being worked on, or for a call that is wrong in
 //! itself; an engine that took nothing, or a node that is going away, is not the unit's fault.
 
-use ebbtide_core::work::Finish;
+use ebbtide_core::sample::Finish;
 use ebbtide_queue::command::{HandBackCause, Then};
 
 use crate::engine::{EndReason, EngineError};
@@ -95,7 +95,7 @@ fn cause_of(seen: Circumstances) -> HandBackCause {
 mod tests {
     use std::time::Duration;
 
-    use ebbtide_core::work::FinishReason;
+    use ebbtide_core::sample::FinishReason;
 
     use super::*;
 

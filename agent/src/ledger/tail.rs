@@ -5,8 +5,8 @@
 //! at the end of the stream.
 
 use ebbtide_core::ids::PolicyVersion;
+use ebbtide_core::sample::{Chunk, Origin};
 use ebbtide_core::time::UnixMillis;
-use ebbtide_core::work::{Chunk, Origin};
 
 use crate::engine::WeightSpan;
 

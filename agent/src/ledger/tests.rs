@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::FencingToken;
-use ebbtide_core::work::{Finish, FinishReason, PromptGroup};
+use ebbtide_core::sample::{Finish, FinishReason};
+use ebbtide_core::work::PromptGroup;
 use ebbtide_queue::client::QueueError;
-use ebbtide_queue::command::{Grant, WriteReply};
+use ebbtide_queue::reply::{Grant, WriteReply};
 
 use super::*;
 
@@ -32,6 +33,7 @@ fn grant(slot: u16) -> Grant {
         fencing_token: FencingToken(u64::from(slot) + 1),
         group: Arc::new(group),
         partial: Vec::new(),
+        finish: None,
         attempts: 0,
     }
 }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{FencingToken, Holder, PolicyVersion, UnitId};
+use ebbtide_core::sample::{Chunk, Finish, FinishReason, Origin, StopReason};
 use ebbtide_core::time::UnixMillis;
-use ebbtide_core::work::{Chunk, Finish, FinishReason, Origin, PromptGroup, Sampling, StopReason};
-use ebbtide_queue::command::{Grant, HandBackCause, Then};
+use ebbtide_core::work::{PromptGroup, Sampling};
+use ebbtide_queue::command::{HandBackCause, Then};
+use ebbtide_queue::reply::Grant;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

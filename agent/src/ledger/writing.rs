@@ -1,16 +1,17 @@
 //! The writer's side of the ledger: what is to be written now, and what the answers mean.
 
 use ebbtide_core::ids::{FencingToken, UnitId};
-use ebbtide_core::work::FinishReason;
+use ebbtide_core::sample::FinishReason;
 use ebbtide_queue::client::QueueError;
-use ebbtide_queue::command::{HandBackCause, Renewal, Then, UnitWrite, Waiting, WriteReply};
+use ebbtide_queue::command::{HandBackCause, Renewal, Then, UnitWrite, Waiting};
+use ebbtide_queue::reply::WriteReply;
 use tokio::time::Instant;
 
 use super::Ledger;
 use super::unit::{HeldUnit, Phase};
 
 /// What was sent for one unit, to be settled by its answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SentWrite {
     unit: UnitId,
     fencing_token: FencingToken,
@@ -93,7 +94,13 @@ impl Ledger {
                 Ok(WriteReply::AlreadyDone) if sent.then != Then::Continue => {
                     self.settle_done(sent, &mut settled, now);
                 }
-                Ok(WriteReply::AlreadyDone | WriteReply::Fenced | WriteReply::Unknown) => {
+                // A unit that waits for its score, or is being scored, is no longer this agent's.
+                Ok(
+                    WriteReply::AlreadyDone
+                    | WriteReply::Fenced
+                    | WriteReply::Unknown
+                    | WriteReply::WrongStage,
+                ) => {
                     settled.lost += 1;
                     self.counts.units_lost += 1;
                     self.forget(&sent.unit, now);
@@ -117,7 +124,8 @@ impl Ledger {
         let Some(unit) = self.units.get_mut(&sent.unit) else { return };
         self.counts.tokens_stored += unit.tail.stored(sent.chunks);
         match sent.then {
-            Then::Continue => return,
+            // An agent generates; scores come from elsewhere.
+            Then::Continue | Then::Score(_) => return,
             Then::Complete(finish) => {
                 self.counts.units_completed += 1;
                 settled.completed += 1;

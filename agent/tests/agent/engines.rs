@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ebbtide_agent::emulator::engine::PauseMode;
 use ebbtide_agent::emulator::imds::path;
-use ebbtide_core::work::FinishReason;
+use ebbtide_core::sample::FinishReason;
 use ebbtide_queue::command::{HandBackCause, Then, UnitWrite};
 use ebbtide_queue::control::NodeState;
 

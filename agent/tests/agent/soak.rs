@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ebbtide_core::ids::UnitId;
-use ebbtide_core::work::Sample;
+use ebbtide_core::sample::Sample;
 
 use crate::world::{Node, Place, World, group};
 

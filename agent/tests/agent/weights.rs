@@ -1,7 +1,8 @@
 //! Policy versions: what may be leased, what is recorded, what restarts.
 
 use ebbtide_core::ids::PolicyVersion;
-use ebbtide_core::work::{Chunk, ResumePolicy};
+use ebbtide_core::sample::Chunk;
+use ebbtide_core::work::ResumePolicy;
 use ebbtide_queue::command::HandBackCause;
 use ebbtide_queue::control::NodeState;
 

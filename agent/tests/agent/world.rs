@@ -18,10 +18,14 @@ use ebbtide_agent::{
     Outside, Pace, agent_holder,
 };
 use ebbtide_core::ids::{NodeName, PolicyVersion, RunId};
-use ebbtide_core::work::{PromptGroup, Sample, Sampling};
+use ebbtide_core::sample::Sample;
+use ebbtide_core::work::{PromptGroup, Sampling};
 use ebbtide_queue::client::{MemoryPort, QueueError, QueuePort, WorkQueue, wall_clock_now};
-use ebbtide_queue::command::{Command, Reply, ShardStatus, TakenGroup};
+use ebbtide_queue::command::Command;
 use ebbtide_queue::control::{ControlCommand, ControlReply, VersionRecord};
+use ebbtide_queue::memory::ShardSettings;
+use ebbtide_queue::reply::{Reply, TakenGroup};
+use ebbtide_queue::status::ShardStatus;
 use jiff::{SignedDuration, Timestamp};
 use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
@@ -109,7 +113,8 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
-        let port = FlakyPort::to(Arc::new(MemoryPort::new(2, wall_clock_now)));
+        let port =
+            FlakyPort::to(Arc::new(MemoryPort::new(2, ShardSettings::default(), wall_clock_now)));
         Self { queue: WorkQueue::new(port.clone()), port, marks: MemoryMarks::default() }
     }
 

@@ -177,7 +177,7 @@ async fn shutdown_before_the_queue_was_ever_reached_ends_well() {
     let options = RedisOptions {
         url: "redis://127.0.0.1:1".to_owned(),
         run: "run".parse().expect("valid"),
-        shard_count: None,
+        layout: None,
         durability: Default::default(),
     };
     let status = ControllerStatus::default();

@@ -3,19 +3,12 @@
 //! A policy that asks for more than is built must be refused or answered, never followed in part
 //! and in silence.
 
-use super::{FleetPolicy, Provider, Stage};
+use super::{FleetPolicy, Provider};
 
 impl FleetPolicy {
     /// Why agents and controller of this version cannot run this policy; empty when they can.
     pub fn unsupported(&self) -> Vec<String> {
         let mut reasons = Vec::new();
-        if self.queue.stages.contains(&Stage::Reward) {
-            reasons.push(
-                "spec.queue.stages names reward, which this version does not run yet: use \
-                 [generate] and score in the trainer"
-                    .to_owned(),
-            );
-        }
         let nodes = self.rollout.nodes_per_replica;
         if nodes != 1 {
             reasons.push(format!(

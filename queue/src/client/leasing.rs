@@ -9,16 +9,17 @@ use ebbtide_core::ids::{Holder, PolicyVersion, UnitId};
 
 use super::{QueueError, WorkQueue};
 use crate::command::{
-    COMMAND_BYTES_LIMIT, COMMAND_UNITS_LIMIT, Command, Grant, LeaseReply, LeaseRequest,
-    ProgressLimits, Renewal, Reply, UnitWrite, WriteReply,
+    COMMAND_BYTES_LIMIT, COMMAND_UNITS_LIMIT, Command, LeaseRequest, ProgressLimits, Renewal,
+    Stage, UnitWrite,
 };
+use crate::reply::{Grant, LeaseReply, Reply, WriteReply};
 
-/// Pages of the ready queue that one lease call reads from a shard whose head it may not take.
-/// 10 × 1000 units; a longer head of units that this worker may not take hides those behind it.
+/// Pages of the ready queue that one lease call reads from a shard whose head it may not take:
+/// 10 × 1000 units. The next call goes on behind them.
 const LEASE_PAGES_LIMIT: usize = 10;
 
-/// Bytes that one token takes on the wire: id and log-probability.
-const TOKEN_BYTES: usize = 8;
+/// Bytes that one token takes on the wire at most: five of its id, four of its log-probability.
+const TOKEN_BYTES: usize = 9;
 
 /// Bytes around the tokens of one chunk, generously.
 const CHUNK_OVERHEAD_BYTES: usize = 512;
@@ -32,18 +33,40 @@ pub struct Leased {
     pub current_version: PolicyVersion,
     /// Why fewer shards were asked than there are.
     pub missing: Vec<(u16, QueueError)>,
+    /// How many shards gave an answer.
+    answers: usize,
+}
+
+impl Leased {
+    fn add(&mut self, reply: LeaseReply) {
+        self.answers += 1;
+        self.current_version = self.current_version.max(reply.current_version);
+        self.grants.extend(reply.grants);
+    }
+
+    fn unless_nobody_answered(self) -> Result<Self, QueueError> {
+        match self.missing.first() {
+            Some((_, error)) if self.answers == 0 => Err(error.clone()),
+            _ => Ok(self),
+        }
+    }
 }
 
 /// On what terms a worker leases.
-#[derive(Clone, Copy)]
-struct Terms<'a> {
-    holder: &'a Holder,
-    ttl: Duration,
-    worker_version: PolicyVersion,
+#[derive(Debug, Clone, Copy)]
+pub struct LeaseTerms<'a> {
+    /// What the worker does.
+    pub stage: Stage,
+    /// Who will hold the units.
+    pub holder: &'a Holder,
+    /// How long the leases last without renewal.
+    pub ttl: Duration,
+    /// The weights that the worker serves; of no account to a scorer.
+    pub worker_version: PolicyVersion,
 }
 
 impl WorkQueue {
-    /// Leases up to `limit` units for a worker that serves `worker_version`.
+    /// Leases up to `limit` units to generate, for a worker that serves `worker_version`.
     ///
     /// # Errors
     /// Only when no shard answered.
@@ -54,88 +77,152 @@ impl WorkQueue {
         ttl: Duration,
         worker_version: PolicyVersion,
     ) -> Result<Leased, QueueError> {
-        self.lease_while(holder, limit, ttl, worker_version, || true).await
+        let terms = LeaseTerms { stage: Stage::Generate, holder, ttl, worker_version };
+        self.lease_while(terms, limit, || true).await
     }
 
-    /// As [`WorkQueue::lease`], but asks no further shard once `may_go_on` says no: a holder that
-    /// must not claim any more keeps what it was granted until then, and claims nothing after.
+    /// Leases up to `limit` responses to score.
+    ///
+    /// # Errors
+    /// Only when no shard answered.
+    pub async fn lease_to_score(
+        &self,
+        holder: &Holder,
+        limit: usize,
+        ttl: Duration,
+    ) -> Result<Leased, QueueError> {
+        let worker_version = PolicyVersion::default();
+        let terms = LeaseTerms { stage: Stage::Reward, holder, ttl, worker_version };
+        self.lease_while(terms, limit, || true).await
+    }
+
+    /// Leases up to `limit` units, but asks no further shard once `may_go_on` says no: a holder
+    /// that must not claim any more keeps what it was granted until then, and claims nothing after.
     ///
     /// # Errors
     /// Only when no shard answered.
     pub async fn lease_while(
         &self,
-        holder: &Holder,
+        terms: LeaseTerms<'_>,
         limit: usize,
-        ttl: Duration,
-        worker_version: PolicyVersion,
         may_go_on: impl Fn() -> bool + Send,
     ) -> Result<Leased, QueueError> {
         let mut leased = Leased::default();
-        let mut answered = 0;
         for shard in self.shards_in_turn() {
             if leased.grants.len() >= limit || !may_go_on() {
                 break;
             }
-            let terms = Terms { holder, ttl, worker_version };
-            let wanted = limit - leased.grants.len();
-            let (pages, failure) = self.lease_from(shard, terms, wanted, &may_go_on).await;
-            for page in pages {
-                answered += 1;
-                leased.current_version = leased.current_version.max(page.current_version);
-                leased.grants.extend(page.grants);
-            }
-            leased.missing.extend(failure.map(|error| (shard, error)));
+            self.lease_from(shard, terms, limit, &may_go_on, &mut leased).await;
         }
-        match leased.missing.first() {
-            Some((_, error)) if answered == 0 => Err(error.clone()),
-            _ => Ok(leased),
-        }
+        leased.unless_nobody_answered()
     }
 
-    /// Asks one shard, page after page; gives what was granted even when a later page failed.
+    /// Asks one shard, page after page, until `leased` has `limit` grants.
     async fn lease_from(
         &self,
         shard: u16,
-        terms: Terms<'_>,
+        terms: LeaseTerms<'_>,
         limit: usize,
         may_go_on: impl Fn() -> bool,
-    ) -> (Vec<LeaseReply>, Option<QueueError>) {
-        let (mut pages, mut granted, mut start_at) = (Vec::new(), 0, 0);
+        leased: &mut Leased,
+    ) {
         for _ in 0..LEASE_PAGES_LIMIT {
-            if granted >= limit || (start_at == 0 && !pages.is_empty()) || !may_go_on() {
-                break;
-            }
-            let request = LeaseRequest {
-                holder: terms.holder.clone(),
-                request_id: self.request_id(shard, terms.holder),
-                limit: limit - granted,
-                ttl: terms.ttl,
-                worker_version: terms.worker_version,
-                start_at,
-                allow_fresh: true,
-            };
+            let request = self.lease_request(shard, terms, limit - leased.grants.len());
             let reply = match self.port.call(shard, Command::Lease(request)).await {
                 Ok(Reply::Lease(reply)) => reply,
-                Ok(other) => return (pages, Some(QueueError::unexpected("a lease", &other))),
-                Err(error) => return (pages, Some(error)),
+                Ok(other) => {
+                    leased.missing.push((shard, QueueError::unexpected("a lease", &other)));
+                    return;
+                }
+                Err(error) => {
+                    leased.missing.push((shard, error));
+                    return;
+                }
             };
-            self.unanswered().remove(&(shard, terms.holder.clone()));
-            granted += reply.grants.len();
-            start_at = reply.resume_at;
-            pages.push(reply);
+            self.note_answer(shard, terms, &reply);
+            let has_seen_all = reply.resume_at == 0;
+            leased.add(reply);
+            if has_seen_all || leased.grants.len() >= limit || !may_go_on() {
+                return;
+            }
         }
-        (pages, None)
     }
 
-    /// The id of a holder's next LEASE on a shard: that of the last one as long as it has not been
-    /// answered, so that what it granted is learnt and does not lie idle until it expires.
-    fn request_id(&self, shard: u16, holder: &Holder) -> String {
+    fn lease_request(&self, shard: u16, terms: LeaseTerms<'_>, limit: usize) -> LeaseRequest {
+        let place = LeasePlace::new(shard, terms);
+        let mut places = self.places();
+        let place = places.entry(place).or_default();
         let fresh = || self.requests.fetch_add(1, Ordering::Relaxed).to_string();
-        self.unanswered().entry((shard, holder.clone())).or_insert_with(fresh).clone()
+        LeaseRequest {
+            stage: terms.stage,
+            holder: terms.holder.clone(),
+            request_id: place.unanswered.get_or_insert_with(fresh).clone(),
+            limit,
+            ttl: terms.ttl,
+            worker_version: terms.worker_version,
+            start_at: place.start_at,
+            allow_fresh: true,
+        }
     }
 
-    fn unanswered(&self) -> MutexGuard<'_, HashMap<(u16, Holder), String>> {
-        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn note_answer(&self, shard: u16, terms: LeaseTerms<'_>, reply: &LeaseReply) {
+        let answered = LeaseProgress { unanswered: None, start_at: reply.resume_at };
+        self.places().insert(LeasePlace::new(shard, terms), answered);
+    }
+
+    fn places(&self) -> MutexGuard<'_, HashMap<LeasePlace, LeaseProgress>> {
+        self.lease_places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes to leased units and leases up to `limit` others: on each shard that is written to,
+    /// both in one round trip; if that brings fewer, the other shards are asked as well.
+    pub async fn exchange(
+        &self,
+        terms: LeaseTerms<'_>,
+        writes: Vec<UnitWrite>,
+        limit: usize,
+    ) -> (Vec<Result<WriteReply, QueueError>>, Leased) {
+        let mut replies: Vec<_> = writes.iter().map(|_| Err(QueueError::no_reply())).collect();
+        let mut leased = Leased::default();
+        for (shard, writes) in self.by_shard(writes, |write| &write.unit) {
+            let mut batches = within_limits(writes);
+            // All but the last batch are only written.
+            let last = batches.pop().unwrap_or_default();
+            for batch in batches {
+                for (index, answer) in self.write_shard(shard, terms.holder, batch).await {
+                    replies[index] = answer;
+                }
+            }
+            let room = limit.saturating_sub(leased.grants.len()).min(last.len());
+            let (indexes, writes): (Vec<usize>, Vec<UnitWrite>) = last.into_iter().unzip();
+            let lease = self.lease_request(shard, terms, room);
+            match self.port.call(shard, Command::Exchange { writes, lease }).await {
+                Ok(Reply::Exchanged(answers, reply)) if answers.len() == indexes.len() => {
+                    self.note_answer(shard, terms, &reply);
+                    leased.add(reply);
+                    for (index, answer) in indexes.into_iter().zip(answers) {
+                        replies[index] = Ok(answer);
+                    }
+                }
+                Ok(other) => {
+                    let error = QueueError::unexpected("one reply for each write", &other);
+                    leased.missing.push((shard, error));
+                }
+                Err(error) => {
+                    for index in indexes {
+                        replies[index] = Err(error.clone());
+                    }
+                    leased.missing.push((shard, error));
+                }
+            }
+        }
+        for shard in self.shards_in_turn() {
+            if leased.grants.len() >= limit {
+                break;
+            }
+            self.lease_from(shard, terms, limit, || true, &mut leased).await;
+        }
+        (replies, leased)
     }
 
     /// Renews leases; answers the units that are lost.
@@ -178,9 +265,7 @@ impl WorkQueue {
         let shards = self.by_shard(writes, |write| &write.unit);
         let calls =
             shards.into_iter().map(|(shard, writes)| self.write_shard(shard, holder, writes));
-        let mut replies: Vec<_> = (0..count)
-            .map(|_| Err(QueueError::Protocol { problem: "no reply".to_owned() }))
-            .collect();
+        let mut replies: Vec<_> = (0..count).map(|_| Err(QueueError::no_reply())).collect();
         for answers in futures::future::join_all(calls).await {
             for (index, answer) in answers {
                 replies[index] = answer;
@@ -268,6 +353,31 @@ impl WorkQueue {
         }
         shards
     }
+}
+
+/// Where a worker leases.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct LeasePlace {
+    shard: u16,
+    stage: Stage,
+    holder: Holder,
+}
+
+impl LeasePlace {
+    fn new(shard: u16, terms: LeaseTerms<'_>) -> Self {
+        Self { shard, stage: terms.stage, holder: terms.holder.clone() }
+    }
+}
+
+/// What is remembered of a place between two calls.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LeaseProgress {
+    /// The id of a LEASE that has not been answered. The next one bears it too, so that what it
+    /// granted is learnt and does not lie idle until it expires.
+    unanswered: Option<String>,
+    /// Where the next LEASE begins: behind a head of units that this worker may not take, if that
+    /// is longer than one call looks at.
+    start_at: u64,
 }
 
 /// Cuts writes into batches that one command may carry.

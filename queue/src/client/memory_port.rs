@@ -8,9 +8,10 @@ use ebbtide_core::time::{UnixMillis, whole_millis};
 use tokio::sync::Notify;
 
 use super::{QueueError, QueuePort};
-use crate::command::{Command, Reply};
+use crate::command::Command;
 use crate::control::{ControlCommand, ControlReply, MemoryControl};
-use crate::memory::MemoryShard;
+use crate::memory::{MemoryShard, ShardSettings};
+use crate::reply::Reply;
 
 /// Reads this machine's clock. The only place in this crate that does.
 #[allow(clippy::disallowed_methods, reason = "the adapter that reads the clock for the port")]
@@ -29,8 +30,9 @@ pub struct MemoryPort {
 
 impl MemoryPort {
     /// An empty queue of `shard_count` shards on the clock `now`.
-    pub fn new(shard_count: u16, now: fn() -> UnixMillis) -> Self {
-        let shards = (0..shard_count.max(1)).map(|_| Mutex::default()).collect();
+    pub fn new(shard_count: u16, settings: ShardSettings, now: fn() -> UnixMillis) -> Self {
+        let shard = || Mutex::new(MemoryShard::new(settings));
+        let shards = (0..shard_count.max(1)).map(|_| shard()).collect();
         Self { shards, control: Mutex::default(), changed: Arc::new(Notify::new()), now }
     }
 }

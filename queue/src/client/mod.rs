@@ -3,6 +3,7 @@
 //!
 //! A shard that is away never stops the others: reads and leases go on with those that answer.
 
+mod inspecting;
 mod leasing;
 mod meeting;
 mod memory_port;
@@ -14,15 +15,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use ebbtide_core::ids::{GroupId, Holder};
+use ebbtide_core::ids::GroupId;
 use thiserror::Error;
 
-pub use leasing::Leased;
+pub use leasing::{LeaseTerms, Leased};
 pub use memory_port::{MemoryPort, wall_clock_now};
 pub use training::EnqueueError;
 
-use crate::command::{Command, Reply};
+use crate::command::Command;
 use crate::control::{ControlCommand, ControlReply};
+use crate::reply::Reply;
+
+/// Pages that a walk through one shard reads at most. 200,000 × 64 groups = thirteen million.
+const SCAN_PAGES_LIMIT: usize = 200_000;
 
 /// Why a call to the queue gave no reply.
 #[derive(Debug, Clone, Error)]
@@ -53,6 +58,10 @@ impl QueueError {
     /// Whether the same call may succeed later without anybody changing anything.
     pub fn is_retriable(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
+    }
+
+    pub(crate) fn no_reply() -> Self {
+        Self::Protocol { problem: "a write was not answered".to_owned() }
     }
 
     pub(crate) fn unexpected(wanted: &str, got: &impl std::fmt::Debug) -> Self {
@@ -94,8 +103,8 @@ pub struct WorkQueue {
     /// Chooses the shard that comes first: another one at each call, and at random to begin with,
     /// so that not all clients ask the same shard first.
     shard_turns: Arc<AtomicU64>,
-    /// Ids of LEASE requests that have not been answered, at most one per holder and shard.
-    unanswered: Arc<Mutex<HashMap<(u16, Holder), String>>>,
+    /// How far each worker's leasing is.
+    lease_places: Arc<Mutex<HashMap<leasing::LeasePlace, leasing::LeaseProgress>>>,
 }
 
 impl WorkQueue {
@@ -106,7 +115,7 @@ impl WorkQueue {
             port,
             requests: Arc::default(),
             shard_turns: Arc::new(AtomicU64::new(random)),
-            unanswered: Arc::default(),
+            lease_places: Arc::default(),
         }
     }
 

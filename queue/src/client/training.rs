@@ -4,14 +4,10 @@ use ebbtide_core::ids::{GroupId, PolicyVersion};
 use ebbtide_core::work::{GroupError, PromptGroup};
 use thiserror::Error;
 
-use super::{Gathered, QueueError, WorkQueue};
-use crate::command::{
-    Command, GroupFailure, Reply, ShardStatus, TakenGroup, UnitSnapshot, WriteReply,
-};
+use super::{QueueError, SCAN_PAGES_LIMIT, WorkQueue};
+use crate::command::{COMMAND_UNITS_LIMIT, Command};
 use crate::control::{ControlCommand, VersionRecord};
-
-/// Pages of raw unit states that one scan reads from a shard. 20,000 × 500 = ten million units.
-const SCAN_PAGES_LIMIT: usize = 20_000;
+use crate::reply::{Reply, TakenGroup, WriteReply};
 
 /// Why a group was not enqueued.
 #[derive(Debug, Clone, Error)]
@@ -92,10 +88,58 @@ impl WorkQueue {
     pub async fn take_over(&self, from: &str, to: &str) -> Result<u64, QueueError> {
         let mut moved = 0;
         for shard in 0..self.shard_count() {
-            let command = Command::TakeOver { from: from.to_owned(), to: to.to_owned() };
-            moved += self.count_of(shard, command).await?;
+            loop {
+                let (from, to) = (from.to_owned(), to.to_owned());
+                let command = Command::TakeOver { from, to, limit: COMMAND_UNITS_LIMIT };
+                let count = self.count_of(shard, command).await?;
+                moved += count;
+                if count < COMMAND_UNITS_LIMIT as u64 {
+                    break;
+                }
+            }
         }
         Ok(moved)
+    }
+
+    /// Forgets a trainer that is gone for good. Answers how many groups it has not acknowledged;
+    /// unless that is none, it is not forgotten: another one must take them over first.
+    ///
+    /// # Errors
+    /// A shard gave no answer; repeating the call is harmless.
+    pub async fn remove_consumer(&self, consumer: &str) -> Result<u64, QueueError> {
+        let mut pending = 0;
+        for shard in 0..self.shard_count() {
+            let command = Command::RemoveConsumer { consumer: consumer.to_owned() };
+            pending += self.count_of(shard, command).await?;
+        }
+        Ok(pending)
+    }
+
+    /// Ends every group that is not sealed as FAILED; answers how many. Groups that are enqueued
+    /// meanwhile may be left.
+    ///
+    /// # Errors
+    /// A shard gave no answer; repeating the call goes on.
+    pub async fn cancel_run(&self, reason: &str) -> Result<u64, QueueError> {
+        let mut ended = 0;
+        for shard in 0..self.shard_count() {
+            let mut cursor = 0;
+            for _ in 0..SCAN_PAGES_LIMIT {
+                let command = Command::CancelRun { cursor, reason: reason.to_owned() };
+                match self.port.call(shard, command).await? {
+                    Reply::Cancelled(next, count) => {
+                        cursor = next;
+                        ended += count;
+                    }
+                    other => return Err(QueueError::unexpected("ended groups", &other)),
+                }
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        self.port.wake().await;
+        Ok(ended)
     }
 
     /// Ends a group as FAILED.
@@ -132,112 +176,11 @@ impl WorkQueue {
         self.port.wake().await;
         Ok(holds)
     }
-
-    /// Counters and depths of every shard that answers.
-    pub async fn status(&self) -> Gathered<ShardStatus> {
-        let calls = (0..self.shard_count()).map(|shard| async move {
-            match self.port.call(shard, Command::Status).await {
-                Ok(Reply::Status(status)) => Ok(*status),
-                Ok(other) => Err((shard, QueueError::unexpected("a status", &other))),
-                Err(error) => Err((shard, error)),
-            }
-        });
-        let mut gathered = Gathered { answers: Vec::new(), missing: Vec::new() };
-        for answer in futures::future::join_all(calls).await {
-            match answer {
-                Ok(status) => gathered.answers.push(status),
-                Err(missing) => gathered.missing.push(missing),
-            }
-        }
-        gathered
-    }
-
-    /// The raw state of every unit, for audits; consistent only while nothing else writes.
-    ///
-    /// # Errors
-    /// A shard gave no answer.
-    pub async fn scan(&self) -> Result<Vec<UnitSnapshot>, QueueError> {
-        let mut units = Vec::new();
-        for shard in 0..self.shard_count() {
-            let mut cursor = 0;
-            for _ in 0..SCAN_PAGES_LIMIT {
-                match self.port.call(shard, Command::Scan { cursor }).await? {
-                    Reply::Page(page) => {
-                        units.extend(page.units);
-                        cursor = page.cursor;
-                    }
-                    other => return Err(QueueError::unexpected("a page of units", &other)),
-                }
-                if cursor == 0 {
-                    break;
-                }
-            }
-        }
-        Ok(units)
-    }
-
-    /// The records of failed groups on one shard after `after`, oldest first.
-    ///
-    /// # Errors
-    /// The shard gave no answer.
-    pub async fn failures(
-        &self,
-        shard: u16,
-        after: &str,
-        limit: usize,
-    ) -> Result<Vec<GroupFailure>, QueueError> {
-        let command = Command::Failures { after: after.to_owned(), limit };
-        match self.port.call(shard, command).await? {
-            Reply::Failures(records) => Ok(records),
-            other => Err(QueueError::unexpected("failure records", &other)),
-        }
-    }
 }
 
-fn write_reply(reply: Reply) -> Result<WriteReply, QueueError> {
+pub(super) fn write_reply(reply: Reply) -> Result<WriteReply, QueueError> {
     match reply {
         Reply::Write(reply) => Ok(reply),
         other => Err(QueueError::unexpected("a write reply", &other)),
-    }
-}
-
-impl ShardStatus {
-    /// The counts of several shards together; versions and moments by their largest.
-    pub fn sum(shards: impl IntoIterator<Item = Self>) -> Self {
-        shards.into_iter().fold(Self::default(), Self::plus)
-    }
-
-    fn plus(mut self, other: Self) -> Self {
-        self.enqueued += other.enqueued;
-        self.completed += other.completed;
-        self.dead += other.dead;
-        self.expired += other.expired;
-        self.cancelled += other.cancelled;
-        self.groups_sealed += other.groups_sealed;
-        self.groups_failed += other.groups_failed;
-        self.ready += other.ready;
-        self.leased += other.leased;
-        self.sealed_waiting += other.sealed_waiting;
-        self.sealed_taken += other.sealed_taken;
-        self.lease_expiries += other.lease_expiries;
-        self.oldest_ready_at = match (self.oldest_ready_at, other.oldest_ready_at) {
-            (Some(own), Some(others)) => Some(own.min(others)),
-            (own, others) => own.or(others),
-        };
-        for (cause, count) in other.hand_backs {
-            *self.hand_backs.entry(cause).or_default() += count;
-        }
-        for (node, count) in other.leased_by_node {
-            *self.leased_by_node.entry(node).or_default() += count;
-        }
-        self.tokens.generated += other.tokens.generated;
-        self.tokens.accepted += other.tokens.accepted;
-        self.tokens.preserved += other.tokens.preserved;
-        for (cause, count) in other.tokens.wasted {
-            *self.tokens.wasted.entry(cause).or_default() += count;
-        }
-        self.version = self.version.max(other.version);
-        self.now = self.now.max(other.now);
-        self
     }
 }

@@ -3,9 +3,10 @@
 use ebbtide_core::ids::{GroupId, UnitId};
 use ebbtide_core::time::UnixMillis;
 
-use super::slots::Group;
+use super::slots::{Group, Slot};
 use super::{FAILURES_LIMIT, MemoryShard};
-use crate::command::{GroupFailure, SlotState, TakenGroup, WriteReply};
+use crate::reply::{Failure, TakenGroup, WriteReply};
+use crate::state::SlotState;
 
 impl MemoryShard {
     /// Ends a slot without a sample; its tokens are wasted, and its group settles.
@@ -14,12 +15,13 @@ impl MemoryShard {
         unit: &UnitId,
         state: SlotState,
         cause: &str,
+        detail: &str,
         now: UnixMillis,
     ) {
-        self.drop_ready(unit);
-        self.drop_lease(unit);
+        self.leave_queues(unit);
         let Some(slot) = self.slot_mut(unit) else { return };
         let tokens = u64::from(slot.tokens());
+        slot.remember(cause, detail, now);
         slot.state = state;
         slot.chunks.clear();
         match state {
@@ -32,11 +34,17 @@ impl MemoryShard {
             .groups
             .get(&unit.group)
             .is_some_and(|group| group.fewest_samples() < group.spec.group_size);
-        if may_shrink {
-            self.settle(&unit.group, now);
-        } else {
-            self.fail(&unit.group, cause, now);
+        if !may_shrink {
+            self.fail(&unit.group, cause, Some((unit, detail)), now);
+            return;
         }
+        if state == SlotState::Dead
+            && let Some(group) = self.groups.get(&unit.group)
+        {
+            let failure = describe_failure(group, cause, Some((unit, detail)), now);
+            self.record_failure(Failure { ends_group: false, ..failure });
+        }
+        self.settle(&unit.group, now);
     }
 
     /// Seals or fails a group whose slots are all final.
@@ -47,21 +55,23 @@ impl MemoryShard {
             return;
         }
         if is_stale(group, current) {
-            self.fail(id, "stale", now);
+            self.fail(id, "stale", None, now);
         } else if group.count(SlotState::Completed) < group.fewest_samples() {
-            self.fail(id, "too_few_samples", now);
+            self.fail(id, "too_few_samples", None, now);
         } else {
             group.is_sealed = true;
             self.counters.tokens.accepted += group.tokens_of(|s| s == SlotState::Completed);
             self.counters.groups_sealed += 1;
             self.sealed.push_back(id.clone());
+            let expires_at = group.spec.expires_at;
+            self.forget_expiry(expires_at, id);
         }
     }
 
     pub(super) fn fail_group(&mut self, id: &GroupId, reason: &str, now: UnixMillis) -> WriteReply {
         match self.groups.get(id) {
             Some(group) if !group.is_sealed => {
-                self.fail(id, reason, now);
+                self.fail(id, reason, None, now);
                 WriteReply::Ok
             }
             Some(_) => WriteReply::AlreadyDone,
@@ -71,7 +81,13 @@ impl MemoryShard {
     }
 
     /// Ends a group as FAILED: what is not final is cancelled, every token is wasted.
-    fn fail(&mut self, id: &GroupId, reason: &str, now: UnixMillis) {
+    fn fail(
+        &mut self,
+        id: &GroupId,
+        reason: &str,
+        culprit: Option<(&UnitId, &str)>,
+        now: UnixMillis,
+    ) {
         let Some(group) = self.groups.get(id) else { return };
         let open: Vec<UnitId> = group
             .spec
@@ -79,8 +95,7 @@ impl MemoryShard {
             .filter(|unit| !group.slots[usize::from(unit.slot)].state.is_final())
             .collect();
         for unit in &open {
-            self.drop_ready(unit);
-            self.drop_lease(unit);
+            self.leave_queues(unit);
             self.counters.cancelled += 1;
             if let Some(slot) = self.slot_mut(unit) {
                 slot.state = SlotState::Cancelled;
@@ -91,24 +106,39 @@ impl MemoryShard {
         let partial = group.tokens_of(|state| state == SlotState::Cancelled);
         self.waste(if reason == "stale" { "stale" } else { "group_failed" }, complete);
         self.waste("cancelled", partial);
-        self.record_failure(&group, reason, complete + partial);
-        self.tombstones.insert(id.clone(), now.plus(self.dedup_window));
+        self.counters.groups_failed += 1;
+        let failure = describe_failure(&group, reason, culprit, now);
+        self.record_failure(Failure { tokens_wasted: complete + partial, ..failure });
+        self.bury(&group, now);
     }
 
-    fn record_failure(&mut self, group: &Group, reason: &str, tokens_wasted: u64) {
-        self.counters.groups_failed += 1;
+    /// Ends every group that is not sealed.
+    pub(super) fn cancel_run(&mut self, reason: &str, now: UnixMillis) -> u64 {
+        let open = self.groups.iter().filter(|(_, group)| !group.is_sealed);
+        let open: Vec<GroupId> = open.map(|(id, _)| id.clone()).collect();
+        for id in &open {
+            self.fail(id, reason, None, now);
+        }
+        open.len() as u64
+    }
+
+    /// Leaves a tombstone for a group that has been removed, so that repeated calls are answered.
+    fn bury(&mut self, group: &Group, now: UnixMillis) {
+        let id = &group.spec.group_id;
+        self.forget_expiry(group.spec.expires_at, id);
+        self.tombstones.insert(id.clone(), now.plus(self.settings.dedup_window));
+    }
+
+    fn forget_expiry(&mut self, expires_at: Option<UnixMillis>, id: &GroupId) {
+        if let Some(expires_at) = expires_at {
+            self.expiries.remove(&(expires_at, id.clone()));
+        }
+    }
+
+    fn record_failure(&mut self, failure: Failure) {
         self.last_failure += 1;
-        self.failures.push_back(GroupFailure {
-            record_id: format!("{:020}", self.last_failure),
-            group: group.spec.group_id.clone(),
-            reason: reason.to_owned(),
-            group_size: group.spec.group_size,
-            completed: group.count(SlotState::Completed),
-            dead: group.count(SlotState::Dead),
-            expired: group.count(SlotState::Expired),
-            cancelled: group.count(SlotState::Cancelled),
-            tokens_wasted,
-        });
+        let record_id = format!("{:020}", self.last_failure);
+        self.failures.push_back(Failure { record_id, ..failure });
         if self.failures.len() > FAILURES_LIMIT {
             self.failures.pop_front();
         }
@@ -127,12 +157,20 @@ impl MemoryShard {
         now: UnixMillis,
     ) -> Vec<TakenGroup> {
         let own = self.taken.get(consumer).cloned().unwrap_or_default();
-        let mut batch: Vec<TakenGroup> =
-            own.iter().take(limit).filter_map(|id| self.describe_taken(id, true)).collect();
+        let mut batch = Vec::new();
+        for id in own {
+            if batch.len() == limit {
+                break;
+            }
+            if self.is_stale_group(&id) {
+                self.expire_sealed(&id, now);
+            } else {
+                batch.extend(self.describe_taken(&id, true));
+            }
+        }
         while batch.len() < limit {
             let Some(id) = self.sealed.pop_front() else { break };
-            let current = self.counters.version;
-            if self.groups.get(&id).is_some_and(|group| is_stale(group, current)) {
+            if self.is_stale_group(&id) {
                 self.expire_sealed(&id, now);
                 continue;
             }
@@ -142,14 +180,23 @@ impl MemoryShard {
         batch
     }
 
+    fn is_stale_group(&self, id: &GroupId) -> bool {
+        self.groups.get(id).is_some_and(|group| is_stale(group, self.counters.version))
+    }
+
     /// SEALED → FAILED(stale): its slots stay COMPLETED, its tokens go from accepted to wasted.
     fn expire_sealed(&mut self, id: &GroupId, now: UnixMillis) {
         let Some(group) = self.groups.remove(id) else { return };
         let tokens = group.tokens_of(|state| state == SlotState::Completed);
         self.counters.tokens.accepted -= tokens;
         self.waste("stale", tokens);
-        self.record_failure(&group, "stale", tokens);
-        self.tombstones.insert(id.clone(), now.plus(self.dedup_window));
+        self.counters.groups_failed += 1;
+        let failure = describe_failure(&group, "stale", None, now);
+        self.record_failure(Failure { tokens_wasted: tokens, ..failure });
+        self.bury(&group, now);
+        for ids in self.taken.values_mut() {
+            ids.retain(|taken| taken != id);
+        }
     }
 
     fn describe_taken(&self, id: &GroupId, is_redelivered: bool) -> Option<TakenGroup> {
@@ -184,19 +231,26 @@ impl MemoryShard {
             let is_elsewhere = self.taken.values().any(|ids| ids.contains(id));
             let is_waiting = self.sealed.contains(id);
             let is_sealed = self.groups.get(id).is_some_and(|group| group.is_sealed);
-            if is_sealed && !is_elsewhere && !is_waiting {
-                self.groups.remove(id);
-                self.tombstones.insert(id.clone(), now.plus(self.dedup_window));
+            if is_sealed
+                && !is_elsewhere
+                && !is_waiting
+                && let Some(group) = self.groups.remove(id)
+            {
+                self.bury(&group, now);
             }
         }
         acknowledged as u64
     }
 
-    pub(super) fn take_over(&mut self, from: &str, to: &str) -> u64 {
-        let Some(groups) = self.taken.remove(from) else { return 0 };
-        let moved = groups.len() as u64;
-        self.taken.entry(to.to_owned()).or_default().extend(groups);
-        moved
+    pub(super) fn take_over(&mut self, from: &str, to: &str, limit: usize) -> u64 {
+        let Some(groups) = self.taken.get_mut(from) else { return 0 };
+        let moved: Vec<GroupId> = groups.drain(..groups.len().min(limit)).collect();
+        let count = moved.len() as u64;
+        if groups.is_empty() {
+            self.taken.remove(from);
+        }
+        self.taken.entry(to.to_owned()).or_default().extend(moved);
+        count
     }
 }
 
@@ -205,4 +259,33 @@ fn is_stale(group: &Group, current: ebbtide_core::ids::PolicyVersion) -> bool {
     let complete = group.slots.iter().filter(|slot| slot.state == SlotState::Completed);
     let firsts = complete.filter_map(|slot| slot.versions()).map(|versions| versions.first);
     firsts.min().is_some_and(|first| group.terms().is_stale(first, current))
+}
+
+fn describe_failure(
+    group: &Group,
+    reason: &str,
+    culprit: Option<(&UnitId, &str)>,
+    now: UnixMillis,
+) -> Failure {
+    let slot_of = |unit: &UnitId| group.slots.get(usize::from(unit.slot));
+    Failure {
+        record_id: String::new(),
+        failed_at: Some(now),
+        group: group.spec.group_id.clone(),
+        ends_group: true,
+        reason: reason.to_owned(),
+        culprit: culprit.map(|(unit, _)| unit.clone()),
+        detail: culprit.map_or(String::new(), |(_, detail)| detail.to_owned()),
+        history: culprit
+            .and_then(|(unit, _)| slot_of(unit))
+            .map_or_else(Vec::new, |slot| slot.history.clone()),
+        slots: group.slots.iter().map(Slot::summary).collect(),
+        spec: Some(group.spec.clone()),
+        group_size: group.spec.group_size,
+        completed: group.count(SlotState::Completed),
+        dead: group.count(SlotState::Dead),
+        expired: group.count(SlotState::Expired),
+        cancelled: group.count(SlotState::Cancelled),
+        tokens_wasted: 0,
+    }
 }

@@ -1,18 +1,19 @@
 //! Granting, renewing and taking back leases.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
-use ebbtide_core::ids::{FencingToken, Holder, UnitId};
+use ebbtide_core::ids::{FencingToken, GroupId, Holder, UnitId};
 use ebbtide_core::staleness::Admission;
 use ebbtide_core::time::UnixMillis;
 
-use super::MemoryShard;
 use super::slots::Group;
+use super::{GRANT_MEMORY, Granted, MemoryShard};
 use crate::command::{
-    COMMAND_UNITS_LIMIT, Grant, HandBackCause, LEASE_REAPS_UNITS, LEASE_SCAN_LIMIT, LeaseReply,
-    LeaseRequest, ProgressLimits, Renewal, SlotState, Waiting,
+    COMMAND_UNITS_LIMIT, HandBackCause, LEASE_REAPS_UNITS, LEASE_SCAN_LIMIT, LeaseRequest,
+    ProgressLimits, Renewal, Stage, Waiting,
 };
+use crate::reply::{Grant, LeaseReply, WriteReply};
+use crate::state::SlotState;
 
 /// How the process part of an agent's holder begins, in contrast to a custom worker's.
 pub const AGENT_PROCESS_PREFIX: &str = "agent-";
@@ -23,9 +24,9 @@ impl MemoryShard {
             return LeaseReply { grants, resume_at: 0, current_version: self.counters.version };
         }
         self.reap(LEASE_REAPS_UNITS, now);
+        let ready = &self.queues(request.stage).ready;
         let limit = request.limit.min(COMMAND_UNITS_LIMIT);
-        let scanned: Vec<(u64, UnitId)> = self
-            .ready
+        let scanned: Vec<(u64, UnitId)> = ready
             .range(request.start_at..)
             .take(LEASE_SCAN_LIMIT)
             .map(|(score, unit)| (*score, unit.clone()))
@@ -48,16 +49,20 @@ impl MemoryShard {
             resume_at: if saw_all { 0 } else { last_seen },
             current_version: self.counters.version,
         };
-        self.grants.insert(request.holder.clone(), (request.request_id.clone(), granted));
+        if !granted.is_empty() {
+            let granted =
+                Granted { request_id: request.request_id.clone(), at: now, units: granted };
+            self.grants.insert((request.holder.clone(), request.stage), granted);
+        }
         reply
     }
 
     fn repeated_grant(&self, request: &LeaseRequest) -> Option<Vec<Grant>> {
-        let (request_id, granted) = self.grants.get(&request.holder)?;
-        if *request_id != request.request_id {
+        let granted = self.grants.get(&(request.holder.clone(), request.stage))?;
+        if granted.request_id != request.request_id {
             return None;
         }
-        let still_held = granted.iter().filter(|(unit, token)| {
+        let still_held = granted.units.iter().filter(|(unit, token)| {
             self.slot(unit).is_some_and(|s| s.state.is_leased() && s.fencing_token == *token)
         });
         Some(still_held.filter_map(|(unit, token)| self.describe(unit, *token)).collect())
@@ -75,6 +80,10 @@ impl MemoryShard {
         let has_expired = group.spec.expires_at.is_some_and(|expires_at| expires_at <= now);
         let admission = match slot.versions() {
             _ if has_expired => Admission::Expire,
+            partial if slot.stage == Stage::Reward => {
+                let is_stale = partial.is_some_and(|p| group.terms().is_stale(p.first, current));
+                if is_stale { Admission::Expire } else { Admission::Grant }
+            }
             Some(partial) => group.terms().admit_resume(partial, request.worker_version, current),
             None if !request.allow_fresh => Admission::Skip,
             None => group.terms().admit_fresh(request.worker_version, current, slot.is_restarted),
@@ -83,21 +92,22 @@ impl MemoryShard {
             Admission::Grant | Admission::Skip => admission,
             Admission::Expire => {
                 let cause = if has_expired { "expired" } else { "stale" };
-                self.end_slot(unit, SlotState::Expired, cause, now);
+                self.end_slot(unit, SlotState::Expired, cause, "", now);
                 Admission::Skip
             }
             Admission::Restart => {
-                self.restart(unit);
+                self.restart(unit, now);
                 self.admit(unit, request, now)
             }
         }
     }
 
     /// Drops a unit's tokens; from then on it is fresh, for workers at the current version only.
-    fn restart(&mut self, unit: &UnitId) {
-        self.drop_ready(unit);
+    fn restart(&mut self, unit: &UnitId, now: UnixMillis) {
+        self.leave_queues(unit);
         let Some(slot) = self.slot_mut(unit) else { return };
         let dropped = u64::from(slot.tokens());
+        slot.remember("restarted", "", now);
         slot.chunks.clear();
         slot.is_restarted = true;
         slot.tokens_preserved = 0;
@@ -106,7 +116,7 @@ impl MemoryShard {
     }
 
     fn grant(&mut self, unit: &UnitId, request: &LeaseRequest, now: UnixMillis) -> FencingToken {
-        self.drop_ready(unit);
+        self.leave_queues(unit);
         self.last_token += 1;
         let token = FencingToken(self.last_token);
         let deadline = now.plus(request.ttl);
@@ -120,7 +130,7 @@ impl MemoryShard {
             slot.lease_deadline = deadline;
             slot.tokens_at_lease = slot.tokens();
         }
-        self.leases.insert((deadline, unit.clone()));
+        self.queues_mut(request.stage).leases.insert((deadline, unit.clone()));
         token
     }
 
@@ -132,7 +142,11 @@ impl MemoryShard {
             fencing_token,
             group: group.spec.clone(),
             partial: slot.chunks.clone(),
-            attempts: slot.attempts,
+            finish: slot.finish.clone(),
+            attempts: match slot.stage {
+                Stage::Generate => slot.attempts,
+                Stage::Reward => slot.score_attempts,
+            },
         })
     }
 
@@ -165,74 +179,108 @@ impl MemoryShard {
         if !is_held {
             return false;
         }
-        match (renewal.waiting, slot.waiting_since) {
+        // Scoring makes no tokens: its limit is always that of the environment.
+        let waiting = match slot.stage {
+            Stage::Generate => renewal.waiting,
+            Stage::Reward => Waiting::Environment,
+        };
+        match (waiting, slot.waiting_since) {
             (Waiting::Nothing, Some(_)) => {
                 slot.waiting_since = None;
                 slot.progress_at = now;
             }
-            (Waiting::Environment | Waiting::EnginePause, None) => slot.waiting_since = Some(now),
+            (Waiting::Environment | Waiting::EnginePause, None) => {
+                let is_scored = slot.stage == Stage::Reward;
+                slot.waiting_since = Some(if is_scored { slot.leased_at } else { now });
+            }
             _ => {}
         }
         let quiet_since = slot.waiting_since.unwrap_or(slot.progress_at);
-        let is_stuck = now.since(quiet_since) > limits.of(renewal.waiting);
-        let is_overdue = !max_leased.is_zero() && now.since(slot.leased_at) > max_leased;
-        if is_stuck || is_overdue {
-            self.fault(unit, now);
+        if now.since(quiet_since) > limits.of(waiting) {
+            self.fault(unit, "no progress", now);
             return false;
         }
-        let old_deadline = slot.lease_deadline;
+        if !max_leased.is_zero() && now.since(slot.leased_at) > max_leased {
+            self.fault(unit, "leased too long", now);
+            return false;
+        }
+        let old = (slot.lease_deadline, unit.clone());
         slot.lease_deadline = now.plus(renewal.ttl);
-        let new_deadline = slot.lease_deadline;
-        self.leases.remove(&(old_deadline, unit.clone()));
-        self.leases.insert((new_deadline, unit.clone()));
+        let (new, stage) = ((slot.lease_deadline, unit.clone()), slot.stage);
+        let leases = &mut self.queues_mut(stage).leases;
+        leases.remove(&old);
+        leases.insert(new);
         true
     }
 
+    /// REAP: also forgets grants that nobody asks for again.
+    pub(super) fn reap_and_forget(&mut self, limit: usize, now: UnixMillis) -> u64 {
+        self.grants.retain(|_, granted| now.since(granted.at) < GRANT_MEMORY);
+        self.reap(limit, now)
+    }
+
     pub(super) fn reap(&mut self, limit: usize, now: UnixMillis) -> u64 {
-        let expired: Vec<UnitId> = self
-            .leases
-            .iter()
-            .take_while(|(deadline, _)| *deadline <= now)
-            .take(limit.min(COMMAND_UNITS_LIMIT))
-            .map(|(_, unit)| unit.clone())
-            .collect();
         let mut reaped = 0;
-        for unit in &expired {
-            // Ending an earlier one may have cancelled this one.
-            if !self.slot(unit).is_some_and(|slot| slot.state.is_leased()) {
-                continue;
+        for stage in [Stage::Generate, Stage::Reward] {
+            let leases = self.queues(stage).leases.iter();
+            let expired: Vec<UnitId> = leases
+                .take_while(|(deadline, _)| *deadline <= now)
+                .take(limit.min(COMMAND_UNITS_LIMIT))
+                .map(|(_, unit)| unit.clone())
+                .collect();
+            for unit in &expired {
+                // Ending an earlier one may have cancelled this one.
+                if self.slot(unit).is_some_and(|slot| slot.state.is_leased()) {
+                    reaped += 1;
+                    self.lose_holder(unit, now);
+                }
             }
-            self.counters.lease_expiries += 1;
-            reaped += 1;
-            self.lose_holder(unit, now);
         }
+        self.expire_due(limit, now);
         reaped
+    }
+
+    /// Ends what is still open of groups whose time is over.
+    fn expire_due(&mut self, limit: usize, now: UnixMillis) {
+        let due = self.expiries.iter().take_while(|(expires_at, _)| *expires_at <= now);
+        let due: Vec<(UnixMillis, GroupId)> = due.take(limit).cloned().collect();
+        for expiry in due {
+            self.expiries.remove(&expiry);
+            let size = self.groups.get(&expiry.1).map_or(0, |group| group.spec.group_size);
+            for slot in 0..size {
+                let unit = UnitId { group: expiry.1.clone(), slot };
+                if self.slot(&unit).is_some_and(|slot| !slot.state.is_final()) {
+                    self.end_slot(&unit, SlotState::Expired, "expired", "", now);
+                }
+            }
+        }
     }
 
     fn lose_holder(&mut self, unit: &UnitId, now: UnixMillis) {
         let Some(limit) = self.groups.get(&unit.group).map(|g| g.spec.max_infra_attempts) else {
             return;
         };
+        self.counters.lease_expiries += 1;
         let Some(slot) = self.slot_mut(unit) else { return };
         slot.infra_attempts = slot.infra_attempts.saturating_add(1);
+        slot.remember("lease_expired", "", now);
         let is_used_up = limit > 0 && slot.infra_attempts >= limit;
         if is_used_up {
-            self.end_slot(unit, SlotState::Dead, "dead", now);
+            self.end_slot(unit, SlotState::Dead, "dead", "holders lost", now);
         } else {
             self.make_ready(unit);
         }
     }
 
-    pub(super) fn reclaim(&mut self, claimant: &Holder, _now: UnixMillis) -> u64 {
+    pub(super) fn reclaim(&mut self, claimant: &Holder, now: UnixMillis) -> u64 {
         let is_earlier = |holder: &Holder| {
             let is_other_boot = holder.boot_id != claimant.boot_id;
             let is_other_agent = holder.process != claimant.process
                 && holder.process.starts_with(AGENT_PROCESS_PREFIX);
             holder.node == claimant.node && (is_other_boot || is_other_agent)
         };
-        let orphans: HashSet<UnitId> = self
-            .leases
-            .iter()
+        let leases = self.generate.leases.iter().chain(&self.reward.leases);
+        let orphans: Vec<UnitId> = leases
             .map(|(_, unit)| unit)
             .filter(|unit| {
                 self.slot(unit).and_then(|slot| slot.holder.as_ref()).is_some_and(is_earlier)
@@ -240,28 +288,47 @@ impl MemoryShard {
             .cloned()
             .collect();
         for unit in &orphans {
-            self.hand_back(unit, HandBackCause::AgentRestart);
+            self.hand_back(unit, HandBackCause::AgentRestart, now);
         }
         orphans.len() as u64
     }
 
-    pub(super) fn hand_back(&mut self, unit: &UnitId, cause: HandBackCause) {
+    pub(super) fn requeue(&mut self, unit: &UnitId, now: UnixMillis) -> WriteReply {
+        match self.slot(unit) {
+            None => self.ended_or_unknown(unit),
+            Some(slot) if !slot.state.is_leased() => WriteReply::AlreadyDone,
+            Some(_) => {
+                self.hand_back(unit, HandBackCause::Operator, now);
+                WriteReply::Ok
+            }
+        }
+    }
+
+    pub(super) fn hand_back(&mut self, unit: &UnitId, cause: HandBackCause, now: UnixMillis) {
         *self.counters.hand_backs.entry(cause.as_str().to_owned()).or_default() += 1;
         if let Some(slot) = self.slot_mut(unit) {
             slot.hand_backs = slot.hand_backs.saturating_add(1);
+            slot.remember("handed_back", cause.as_str(), now);
         }
         self.make_ready(unit);
     }
 
     /// A model or engine fault: back to the queue, or DEAD when the attempts are used up.
-    pub(super) fn fault(&mut self, unit: &UnitId, now: UnixMillis) {
+    /// Generation and scoring have their attempts apart.
+    pub(super) fn fault(&mut self, unit: &UnitId, detail: &str, now: UnixMillis) {
         let Some(limit) = self.groups.get(&unit.group).map(|g: &Group| g.spec.max_attempts) else {
             return;
         };
         let Some(slot) = self.slot_mut(unit) else { return };
-        slot.attempts = slot.attempts.saturating_add(1);
-        if slot.attempts >= limit {
-            self.end_slot(unit, SlotState::Dead, "dead", now);
+        let attempts = match slot.stage {
+            Stage::Generate => &mut slot.attempts,
+            Stage::Reward => &mut slot.score_attempts,
+        };
+        *attempts = attempts.saturating_add(1);
+        let is_used_up = *attempts >= limit;
+        slot.remember("fault", detail, now);
+        if is_used_up {
+            self.end_slot(unit, SlotState::Dead, "dead", detail, now);
         } else {
             self.make_ready(unit);
         }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use ebbtide_core::ids::{FencingToken, Holder};
+use ebbtide_core::ids::{FencingToken, Holder, UnitId};
+use ebbtide_core::sample::{Chunk, Finish, Sample, Score};
 use ebbtide_core::staleness::{PartialVersions, StalenessTerms};
 use ebbtide_core::time::UnixMillis;
-use ebbtide_core::work::{Chunk, Finish, OnDeadSlot, PromptGroup, Sample};
+use ebbtide_core::work::{OnDeadSlot, PromptGroup};
 
-use crate::command::SlotState;
+use crate::command::Stage;
+use crate::state::{SlotState, SlotSummary, UnitEvent, UnitSnapshot};
 
 /// Bits of a ready score: 1 for fresh, 12 for priority, 40 for the sequence number. Together 53,
 /// the integers that the double of a Redis sorted set holds exactly.
@@ -24,17 +26,25 @@ pub(crate) fn ready_score(is_resumed: bool, priority: i32, sequence: u64) -> u64
         | (sequence & ((1 << SEQUENCE_BITS) - 1))
 }
 
+/// Events that a unit's history keeps: its first and its last ones.
+const HISTORY_LIMIT: usize = 32;
+
 /// One slot of a group.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Slot {
     pub state: SlotState,
+    pub stage: Stage,
     pub fencing_token: FencingToken,
     /// Who holds it, or held it last.
     pub holder: Option<Holder>,
     pub chunks: Vec<Chunk>,
+    /// Model and engine faults while it was generated.
     pub attempts: u16,
+    /// Faults while it was scored.
+    pub score_attempts: u16,
     pub infra_attempts: u16,
     pub hand_backs: u16,
+    pub history: Vec<UnitEvent>,
     pub sequence: u64,
     pub enqueued_at: UnixMillis,
     pub leased_at: UnixMillis,
@@ -49,18 +59,24 @@ pub(super) struct Slot {
     /// Its tokens were dropped because the version rose.
     pub is_restarted: bool,
     pub finish: Option<Finish>,
+    /// The lease under which its generation was completed.
+    pub generated_under: Option<FencingToken>,
+    pub score: Option<Score>,
 }
 
 impl Slot {
     pub fn enqueued(sequence: u64, now: UnixMillis) -> Self {
         Self {
             state: SlotState::Enqueued,
+            stage: Stage::Generate,
             fencing_token: FencingToken(0),
             holder: None,
             chunks: Vec::new(),
             attempts: 0,
+            score_attempts: 0,
             infra_attempts: 0,
             hand_backs: 0,
+            history: Vec::new(),
             sequence,
             enqueued_at: now,
             leased_at: now,
@@ -71,6 +87,8 @@ impl Slot {
             tokens_preserved: 0,
             is_restarted: false,
             finish: None,
+            generated_under: None,
+            score: None,
         }
     }
 
@@ -78,7 +96,55 @@ impl Slot {
         self.chunks.last().map_or(0, Chunk::end)
     }
 
-    pub fn score(&self, priority: i32) -> u64 {
+    pub fn all_attempts(&self) -> u16 {
+        self.attempts.saturating_add(self.score_attempts)
+    }
+
+    pub fn remember(&mut self, what: &str, detail: &str, now: UnixMillis) {
+        if self.history.len() >= HISTORY_LIMIT {
+            self.history.remove(1);
+        }
+        self.history.push(UnitEvent {
+            at: now,
+            what: what.to_owned(),
+            detail: detail.to_owned(),
+            holder: self.holder.clone(),
+            fencing_token: self.fencing_token,
+            tokens: self.tokens(),
+        });
+    }
+
+    pub fn snapshot(&self, unit: UnitId, is_sealed: bool) -> UnitSnapshot {
+        UnitSnapshot {
+            unit,
+            state: self.state,
+            stage: self.stage,
+            tokens: self.tokens(),
+            versions: self.versions(),
+            holder: self.holder.clone(),
+            fencing_token: self.fencing_token,
+            attempts: self.all_attempts(),
+            infra_attempts: self.infra_attempts,
+            hand_backs: self.hand_backs,
+            is_sealed,
+            enqueued_at: self.enqueued_at,
+            leased_at: self.holder.as_ref().map(|_| self.leased_at),
+            lease_deadline: self.state.is_leased().then_some(self.lease_deadline),
+        }
+    }
+
+    pub fn summary(&self) -> SlotSummary {
+        SlotSummary {
+            state: self.state,
+            tokens: self.tokens(),
+            attempts: self.all_attempts(),
+            infra_attempts: self.infra_attempts,
+            hand_backs: self.hand_backs,
+            holder: self.holder.clone(),
+        }
+    }
+
+    pub fn ready_score(&self, priority: i32) -> u64 {
         ready_score(!self.chunks.is_empty(), priority, self.sequence)
     }
 
@@ -93,7 +159,8 @@ impl Slot {
             unit: group.unit_id(slot),
             finish: self.finish.clone()?,
             chunks: self.chunks.clone(),
-            attempts: self.attempts,
+            score: self.score.clone(),
+            attempts: self.all_attempts(),
             infra_attempts: self.infra_attempts,
             hand_backs: self.hand_backs,
         })
@@ -101,7 +168,7 @@ impl Slot {
 }
 
 /// One prompt group with its slots.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Group {
     pub spec: Arc<PromptGroup>,
     pub slots: Vec<Slot>,

@@ -1,26 +1,35 @@
 //! Storing tokens and ending units, each write checked against token and holder.
 
 use ebbtide_core::ids::{Holder, UnitId};
+use ebbtide_core::sample::Chunk;
 use ebbtide_core::time::UnixMillis;
-use ebbtide_core::work::{Chunk, Finish};
 
 use super::MemoryShard;
 use super::slots::Slot;
-use crate::command::{SlotState, Then, UnitWrite, WriteReply};
+use crate::command::{Stage, Then, UnitWrite};
+use crate::reply::WriteReply;
+use crate::state::SlotState;
 
 impl MemoryShard {
-    pub(super) fn write(
+    pub(super) fn write_all(
         &mut self,
         holder: &Holder,
-        write: &UnitWrite,
+        writes: &[UnitWrite],
         now: UnixMillis,
-    ) -> WriteReply {
+    ) -> Vec<WriteReply> {
+        writes.iter().map(|write| self.write(holder, write, now)).collect()
+    }
+
+    fn write(&mut self, holder: &Holder, write: &UnitWrite, now: UnixMillis) -> WriteReply {
         let unit = &write.unit;
         let Some(group) = self.groups.get(&unit.group) else { return self.ended_or_unknown(unit) };
         let max_tokens = group.spec.sampling.max_tokens;
         let Some(slot) = group.slots.get(usize::from(unit.slot)) else {
             return WriteReply::Unknown;
         };
+        if slot.stage == Stage::Reward && slot.generated_under == Some(write.fencing_token) {
+            return WriteReply::AlreadyDone;
+        }
         if slot.fencing_token != write.fencing_token || slot.holder.as_ref() != Some(holder) {
             return WriteReply::Fenced;
         }
@@ -31,24 +40,49 @@ impl MemoryShard {
             // Given back under this very token: by a repeated call, or by the reaper.
             return match write.then {
                 Then::HandBack(_) | Then::Fault(_) => WriteReply::AlreadyDone,
-                Then::Continue | Then::Complete(_) => WriteReply::Fenced,
+                Then::Continue | Then::Complete(_) | Then::Score(_) => WriteReply::Fenced,
             };
         }
-        let new_chunks = match new_chunks(slot, &write.tail, max_tokens) {
+        let is_wrong_stage = match slot.stage {
+            Stage::Generate => matches!(write.then, Then::Score(_)),
+            Stage::Reward => matches!(write.then, Then::Complete(_)) || !write.tail.is_empty(),
+        };
+        if is_wrong_stage {
+            return WriteReply::WrongStage;
+        }
+        // Whoever writes is who made the tokens, whatever the chunk says.
+        let mut tail = write.tail.clone();
+        for chunk in &mut tail {
+            chunk.origin.holder = holder.clone();
+            chunk.origin.fencing_token = write.fencing_token;
+        }
+        let new_chunks = match new_chunks(slot, &tail, max_tokens) {
             Ok(chunks) => chunks,
             Err(refusal) => return refusal,
         };
         self.store(unit, new_chunks, now);
         match &write.then {
             Then::Continue => {}
-            Then::Complete(finish) => self.complete(unit, finish, now),
-            Then::HandBack(cause) => self.hand_back(unit, *cause),
-            Then::Fault(_) => self.fault(unit, now),
+            Then::Complete(finish) => {
+                self.count_preserved(unit);
+                if let Some(slot) = self.slot_mut(unit) {
+                    slot.finish = Some(finish.clone());
+                }
+                self.complete(unit, now);
+            }
+            Then::Score(score) => {
+                if let Some(slot) = self.slot_mut(unit) {
+                    slot.score = Some(score.clone());
+                }
+                self.complete(unit, now);
+            }
+            Then::HandBack(cause) => self.hand_back(unit, *cause, now),
+            Then::Fault(detail) => self.fault(unit, detail, now),
         }
         WriteReply::Ok
     }
 
-    fn ended_or_unknown(&self, unit: &UnitId) -> WriteReply {
+    pub(super) fn ended_or_unknown(&self, unit: &UnitId) -> WriteReply {
         if self.tombstones.contains_key(&unit.group) {
             WriteReply::AlreadyDone
         } else {
@@ -78,21 +112,28 @@ impl MemoryShard {
         self.counters.tokens.preserved += u64::from(newly);
     }
 
-    fn complete(&mut self, unit: &UnitId, finish: &Finish, now: UnixMillis) {
-        self.count_preserved(unit);
+    /// The end of a stage: of the last one, or the unit waits for its score.
+    fn complete(&mut self, unit: &UnitId, now: UnixMillis) {
         let current = self.counters.version;
         let Some(group) = self.groups.get(&unit.group) else { return };
         let versions = group.slots.get(usize::from(unit.slot)).and_then(Slot::versions);
         if versions.is_some_and(|partial| group.terms().is_stale(partial.first, current)) {
-            self.end_slot(unit, SlotState::Expired, "stale", now);
+            self.end_slot(unit, SlotState::Expired, "stale", "", now);
             return;
         }
-        self.drop_lease(unit);
-        self.counters.completed += 1;
-        if let Some(slot) = self.slot_mut(unit) {
-            slot.state = SlotState::Completed;
-            slot.finish = Some(finish.clone());
+        self.leave_queues(unit);
+        let has_reward_stage = self.settings.has_reward_stage;
+        let Some(slot) = self.slot_mut(unit) else { return };
+        if has_reward_stage && slot.stage == Stage::Generate {
+            slot.stage = Stage::Reward;
+            slot.generated_under = Some(slot.fencing_token);
+            slot.waiting_since = None;
+            slot.remember("generated", "", now);
+            self.make_ready(unit);
+            return;
         }
+        slot.state = SlotState::Completed;
+        self.counters.completed += 1;
         self.settle(&unit.group, now);
     }
 }

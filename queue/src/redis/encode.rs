@@ -1,16 +1,19 @@
 //! From a command to the arguments of its script, as the head of each Lua file lists them.
 
+use std::time::Duration;
+
+use ebbtide_core::ids::{Holder, PolicyVersion};
 use ebbtide_core::time::whole_millis;
 use ebbtide_core::work::{OnDeadSlot, PromptGroup, ResumePolicy};
 
+use super::Layout;
 use super::scripts::ScriptName;
 use crate::codec;
 use crate::command::{
-    Command, LEASE_REAPS_UNITS, LEASE_SCAN_LIMIT, LeaseRequest, ProgressLimits, Renewal, Then,
-    UnitWrite, Waiting,
+    AuditPart, COMMAND_UNITS_LIMIT, Command, LEASE_REAPS_UNITS, LEASE_SCAN_LIMIT, LeaseRequest,
+    ProgressLimits, Renewal, Stage, Then, UnitWrite, Waiting,
 };
 use crate::memory::AGENT_PROCESS_PREFIX;
-use ebbtide_core::ids::Holder;
 
 /// A script with its arguments.
 pub(super) struct ScriptCall {
@@ -20,15 +23,21 @@ pub(super) struct ScriptCall {
     pub must_last: bool,
 }
 
-/// What to run for a command.
-pub(super) fn script_call(command: &Command) -> ScriptCall {
+/// What to run for a command on a run of this layout.
+pub(super) fn script_call(command: &Command, layout: Layout) -> ScriptCall {
     let (script, arguments) = match command {
-        Command::Enqueue(group) => (ScriptName::Enqueue, enqueue(group)),
-        Command::Lease(request) => (ScriptName::Lease, lease(request)),
+        Command::Enqueue(group) => (ScriptName::Enqueue, enqueue(group, layout, "")),
+        Command::Retry { record_id, group } => {
+            (ScriptName::Enqueue, enqueue(group, layout, record_id))
+        }
+        Command::Lease(request) => (ScriptName::Exchange, exchange(&[], request)),
+        Command::Write { holder, writes } => {
+            (ScriptName::Exchange, exchange(writes, &nothing(holder)))
+        }
+        Command::Exchange { writes, lease } => (ScriptName::Exchange, exchange(writes, lease)),
         Command::Renew { holder, renewals, limits } => {
             (ScriptName::Renew, renew(holder, renewals, *limits))
         }
-        Command::Write { holder, writes } => (ScriptName::Write, write(holder, writes)),
         Command::Reap { limit } => (ScriptName::Reap, vec![text(limit)]),
         Command::Reclaim { holder } => (
             ScriptName::Reclaim,
@@ -39,8 +48,12 @@ pub(super) fn script_call(command: &Command) -> ScriptCall {
                 text(&AGENT_PROCESS_PREFIX),
             ],
         ),
+        Command::Requeue { unit } => (ScriptName::Requeue, vec![text(unit)]),
         Command::FailGroup { group, reason } => {
             (ScriptName::FailGroup, vec![text(group), text(reason)])
+        }
+        Command::CancelRun { cursor, reason } => {
+            (ScriptName::CancelRun, vec![text(cursor), text(reason)])
         }
         Command::SetVersion(version) => (ScriptName::SetVersion, vec![text(version)]),
         Command::Take { consumer, limit } => (ScriptName::Take, vec![text(consumer), text(limit)]),
@@ -48,19 +61,61 @@ pub(super) fn script_call(command: &Command) -> ScriptCall {
             ScriptName::Acknowledge,
             std::iter::once(text(consumer)).chain(groups.iter().map(text)).collect(),
         ),
-        Command::TakeOver { from, to } => (ScriptName::TakeOver, vec![text(from), text(to)]),
+        Command::TakeOver { from, to, limit } => {
+            (ScriptName::TakeOver, vec![text(from), text(to), text(limit)])
+        }
+        Command::RemoveConsumer { consumer } => (ScriptName::RemoveConsumer, vec![text(consumer)]),
         Command::Status => (ScriptName::Status, Vec::new()),
         Command::Scan { cursor } => (ScriptName::Scan, vec![text(cursor)]),
         Command::Failures { after, limit } => {
             (ScriptName::Failures, vec![text(after), text(limit)])
         }
+        Command::Peek { stage, limit } => {
+            (ScriptName::Peek, vec![text(&stage_number(*stage)), text(limit)])
+        }
+        Command::Trace { group } => (ScriptName::Trace, vec![text(group)]),
+        Command::DropFailure { record_id } => (ScriptName::DropFailure, vec![text(record_id)]),
+        Command::Audit { part, cursor, repair } => {
+            (ScriptName::Audit, vec![text(&part_word(*part)), text(cursor), flag(*repair)])
+        }
     };
-    let must_last = match command {
-        Command::Enqueue(_) | Command::SetVersion(_) | Command::Acknowledge { .. } => true,
-        Command::Write { writes, .. } => writes.iter().any(|write| write.then != Then::Continue),
+    ScriptCall { script, arguments, must_last: must_last(command) }
+}
+
+/// What nobody may be told before it lasts: that work was taken in, finished or given back.
+fn must_last(command: &Command) -> bool {
+    match command {
+        Command::Enqueue(_)
+        | Command::Retry { .. }
+        | Command::SetVersion(_)
+        | Command::Acknowledge { .. } => true,
+        Command::Write { writes, .. } | Command::Exchange { writes, .. } => {
+            writes.iter().any(|write| write.then != Then::Continue)
+        }
         _ => false,
-    };
-    ScriptCall { script, arguments, must_last }
+    }
+}
+
+fn stage_number(stage: Stage) -> u8 {
+    match stage {
+        Stage::Generate => 0,
+        Stage::Reward => 1,
+    }
+}
+
+fn part_word(part: AuditPart) -> &'static str {
+    match part {
+        AuditPart::Groups => "groups",
+        AuditPart::Units => "units",
+        AuditPart::Specs => "specs",
+        AuditPart::History => "history",
+        AuditPart::Chunks => "chunks",
+        AuditPart::Ready(Stage::Generate) => "ready:generate",
+        AuditPart::Ready(Stage::Reward) => "ready:reward",
+        AuditPart::Leases(Stage::Generate) => "lease:generate",
+        AuditPart::Leases(Stage::Reward) => "lease:reward",
+        AuditPart::Held => "held",
+    }
 }
 
 fn text(value: &impl ToString) -> Vec<u8> {
@@ -71,7 +126,7 @@ fn flag(value: bool) -> Vec<u8> {
     text(&u8::from(value))
 }
 
-fn enqueue(group: &PromptGroup) -> Vec<Vec<u8>> {
+fn enqueue(group: &PromptGroup, layout: Layout, retry_of: &str) -> Vec<Vec<u8>> {
     let fewest = match group.on_dead_slot {
         OnDeadSlot::Fail => group.group_size,
         OnDeadSlot::Shrink { min_samples } => min_samples,
@@ -85,6 +140,7 @@ fn enqueue(group: &PromptGroup) -> Vec<Vec<u8>> {
         text(&group.group_id),
         text(&group.group_size),
         text(&fewest),
+        text(&layout.stage_count),
         text(&group.max_lag),
         text(&resume),
         text(&group.min_policy_version),
@@ -94,22 +150,43 @@ fn enqueue(group: &PromptGroup) -> Vec<Vec<u8>> {
         text(&group.max_leased_ms),
         text(&group.expires_at.map_or(0, |moment| moment.0)),
         text(&group.sampling.max_tokens),
+        text(&whole_millis(layout.dedup_window)),
         codec::encode_group(group),
+        text(&retry_of),
     ]
 }
 
-fn lease(request: &LeaseRequest) -> Vec<Vec<u8>> {
-    vec![
+/// A lease of nothing.
+fn nothing(holder: &Holder) -> LeaseRequest {
+    LeaseRequest {
+        stage: Stage::Generate,
+        holder: holder.clone(),
+        request_id: String::new(),
+        limit: 0,
+        ttl: Duration::ZERO,
+        worker_version: PolicyVersion(0),
+        start_at: 0,
+        allow_fresh: false,
+    }
+}
+
+fn exchange(writes: &[UnitWrite], request: &LeaseRequest) -> Vec<Vec<u8>> {
+    let mut arguments = vec![
         text(&request.holder),
         text(&request.request_id),
-        text(&request.limit),
+        text(&stage_number(request.stage)),
+        text(&request.limit.min(COMMAND_UNITS_LIMIT)),
         text(&whole_millis(request.ttl)),
         text(&request.worker_version),
         text(&request.start_at),
         flag(request.allow_fresh),
         text(&LEASE_REAPS_UNITS),
         text(&LEASE_SCAN_LIMIT),
-    ]
+    ];
+    for write in writes {
+        add_write(&mut arguments, write);
+    }
+    arguments
 }
 
 fn renew(holder: &Holder, renewals: &[Renewal], limits: ProgressLimits) -> Vec<Vec<u8>> {
@@ -135,33 +212,31 @@ fn renew(holder: &Holder, renewals: &[Renewal], limits: ProgressLimits) -> Vec<V
     arguments
 }
 
-fn write(holder: &Holder, writes: &[UnitWrite]) -> Vec<Vec<u8>> {
-    let mut arguments = vec![text(holder)];
-    for write in writes {
-        let (verb, detail) = match &write.then {
-            Then::Continue => ("CONTINUE", Vec::new()),
-            Then::Complete(finish) => (
-                "COMPLETE",
-                rmp_serde::to_vec_named(finish).expect("plain fields always serialise"),
-            ),
-            Then::HandBack(cause) => ("HANDBACK", text(&cause.as_str())),
-            Then::Fault(reason) => ("FAULT", text(reason)),
-        };
-        arguments.extend([
-            text(&write.unit),
-            text(&write.fencing_token),
-            text(&verb),
-            detail,
-            text(&write.tail.len()),
-        ]);
-        for chunk in &write.tail {
-            arguments.extend([
-                text(&chunk.offset),
-                text(&chunk.len()),
-                text(&chunk.weight_version),
-                codec::encode_chunk(chunk),
-            ]);
+fn add_write(arguments: &mut Vec<Vec<u8>>, write: &UnitWrite) {
+    let (verb, detail) = match &write.then {
+        Then::Continue => ("CONTINUE", Vec::new()),
+        Then::Complete(finish) => {
+            ("COMPLETE", rmp_serde::to_vec_named(finish).expect("plain fields always serialise"))
         }
+        Then::Score(score) => ("SCORE", codec::encode_score(score)),
+        Then::HandBack(cause) => ("HANDBACK", text(&cause.as_str())),
+        Then::Fault(reason) => ("FAULT", text(reason)),
+    };
+    arguments.extend([
+        text(&write.unit),
+        text(&write.fencing_token),
+        text(&verb),
+        detail,
+        text(&write.tail.len()),
+    ]);
+    for chunk in &write.tail {
+        arguments.extend([
+            text(&chunk.offset),
+            text(&chunk.len()),
+            text(&chunk.weight_version),
+            text(&chunk.origin.engine),
+            text(&chunk.origin.fabric.as_str()),
+            codec::encode_chunk(chunk),
+        ]);
     }
-    arguments
 }

@@ -20,8 +20,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::client::{QueueError, QueuePort};
-use crate::command::{Command, Reply, WriteReply};
+use crate::command::Command;
 use crate::control::{ControlCommand, ControlReply};
+use crate::reply::{Reply, WriteReply};
 use scripts::{SCRIPTS, ScriptName};
 
 /// How long one call may take before it counts as not answered.
@@ -38,6 +39,17 @@ const CALL_TRIES: usize = 2;
 const RECONNECT_DELAY_MIN: Duration = Duration::from_millis(50);
 const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(2);
 
+/// What all clients of a run must agree on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Number of shards, at least 1.
+    pub shard_count: u16,
+    /// 1: units are generated; 2: and then scored.
+    pub stage_count: u8,
+    /// How long an ended group is remembered; the last client that says so is followed.
+    pub dedup_window: Duration,
+}
+
 /// How a client finds its run.
 #[derive(Debug, Clone)]
 pub struct RedisOptions {
@@ -45,8 +57,9 @@ pub struct RedisOptions {
     pub url: String,
     /// The run.
     pub run: RunId,
-    /// Shards of the run; written by the first client, then checked. `None` takes what stands.
-    pub shard_count: Option<u16>,
+    /// How the run is laid out; written by the first client, then checked. `None` takes what
+    /// stands.
+    pub layout: Option<Layout>,
     /// What an acknowledged write must survive.
     pub durability: Durability,
 }
@@ -57,7 +70,7 @@ pub struct RedisPort {
     /// What to call this Redis in messages: its address without credentials.
     name: String,
     connection: ConnectionManager,
-    shard_count: u16,
+    layout: Layout,
     /// Whether writes wait for a replica (durability safe with replicas).
     waits_for_replica: bool,
     changed: Arc<Notify>,
@@ -103,7 +116,7 @@ impl RedisPort {
             .await
             .map_err(|error| unavailable(&name, &error))?;
         let facts = setup::check_server(&mut connection, &name, options.durability).await?;
-        let shard_count = setup::agree_on_layout(&mut connection, &name, &options).await?;
+        let layout = setup::agree_on_layout(&mut connection, &name, &options).await?;
         let changed = Arc::new(Notify::new());
         let channel = keys::control(&options.run, "wake");
         let is_memory_short = Arc::new(AtomicBool::new(facts.is_memory_short));
@@ -115,7 +128,7 @@ impl RedisPort {
             options,
             name,
             connection,
-            shard_count,
+            layout,
             waits_for_replica,
             changed,
             is_memory_short,
@@ -134,7 +147,7 @@ impl RedisPort {
     /// No answer; calling again goes on.
     pub async fn remove_run(&self) -> Result<(), QueueError> {
         let mut removed = control::all_keys(self).await?;
-        for shard in 0..self.shard_count {
+        for shard in 0..self.layout.shard_count {
             removed.extend(keys::of_shard(&self.options.run, shard));
         }
         let mut pipeline = redis::pipe();
@@ -151,6 +164,7 @@ impl RedisPort {
         name: ScriptName,
         keys: &[String],
         arguments: &[Vec<u8>],
+        tries: usize,
     ) -> Result<T, QueueError> {
         let mut invocation = SCRIPTS[name as usize].prepare_invoke();
         for key in keys {
@@ -159,8 +173,7 @@ impl RedisPort {
         for argument in arguments {
             invocation.arg(argument.as_slice());
         }
-        // A LEASE is not sent again from here: its holder may have closed its gate meanwhile.
-        let mut tries_left = if name == ScriptName::Lease { 1 } else { CALL_TRIES };
+        let mut tries_left = tries;
         loop {
             tries_left -= 1;
             let mut connection = self.connection.clone();
@@ -205,21 +218,30 @@ impl RedisPort {
 #[async_trait]
 impl QueuePort for RedisPort {
     fn shard_count(&self) -> u16 {
-        self.shard_count
+        self.layout.shard_count
     }
 
     async fn call(&self, shard: u16, mut command: Command) -> Result<Reply, QueueError> {
         if self.is_memory_short.load(Ordering::Relaxed) {
             match &mut command {
-                Command::Enqueue(_) => return Ok(Reply::Write(WriteReply::Busy)),
-                Command::Lease(request) => request.allow_fresh = false,
+                Command::Enqueue(_) | Command::Retry { .. } => {
+                    return Ok(Reply::Write(WriteReply::Busy));
+                }
+                Command::Lease(request) | Command::Exchange { lease: request, .. } => {
+                    request.allow_fresh = false;
+                }
                 _ => {}
             }
         }
         let keys = keys::of_shard(&self.options.run, shard);
-        let call = encode::script_call(&command);
-        let reply: redis::Value = self.run_script(call.script, &keys, &call.arguments).await?;
-        let mut fetch = decode::ChunkFetch::new(self.connection.clone(), &keys);
+        let call = encode::script_call(&command, self.layout);
+        // What grants is not sent again from here: its holder may have closed its gate meanwhile.
+        let grants = matches!(command, Command::Lease(_) | Command::Exchange { .. });
+        let tries = if grants { 1 } else { CALL_TRIES };
+        let reply: redis::Value =
+            self.run_script(call.script, &keys, &call.arguments, tries).await?;
+        let chunks_key = keys::chunks(&self.options.run, shard);
+        let mut fetch = decode::ChunkFetch::new(self.connection.clone(), chunks_key);
         let reply =
             decode::reply(&command, reply, &mut fetch).await.map_err(|e| self.undecodable(e))?;
         if call.must_last {
@@ -286,23 +308,39 @@ async fn listen_for_wakes(client: redis::Client, channel: String, changed: Arc<N
 mod keys {
     use ebbtide_core::ids::RunId;
 
+    /// The hash of stored tokens, the only key that is also read outside scripts.
+    const CHUNKS: &str = "chunks";
+
     /// Keys of one shard in the order in which every script declares them.
     pub fn of_shard(run: &RunId, shard: u16) -> Vec<String> {
         let names = [
             "ready:generate",
+            "ready:reward",
             "lease:generate",
+            "lease:reward",
             "units",
-            "specs",
             "groups",
-            "chunks",
+            "specs",
+            CHUNKS,
+            "history",
             "out",
             "failed",
             "counters",
             "version",
             "grants",
             "tombs",
+            "expiry",
         ];
-        names.iter().map(|name| format!("{{{run}:{shard}}}:{name}")).collect()
+        names.iter().map(|name| of(run, shard, name)).collect()
+    }
+
+    /// The hash of a shard's stored tokens.
+    pub fn chunks(run: &RunId, shard: u16) -> String {
+        of(run, shard, CHUNKS)
+    }
+
+    fn of(run: &RunId, shard: u16, name: &str) -> String {
+        format!("{{{run}:{shard}}}:{name}")
     }
 
     /// A control key.

@@ -9,27 +9,31 @@ use redis::Script;
 #[repr(usize)]
 pub(super) enum ScriptName {
     Enqueue,
-    Lease,
+    Exchange,
     Renew,
-    Write,
     Reap,
     Reclaim,
+    Requeue,
     FailGroup,
+    CancelRun,
     SetVersion,
     Take,
     Acknowledge,
     TakeOver,
+    RemoveConsumer,
     Status,
     Scan,
+    Peek,
+    Trace,
     Failures,
+    DropFailure,
+    Audit,
     ControlPut,
     ControlRead,
     ControlRemove,
     ControlDrain,
     ControlClaim,
 }
-
-const PRELUDE: &str = include_str!("../../lua/prelude.lua");
 
 /// What a script that frees or finishes work declares: it must run even when memory is full.
 const FINISHES: &str = "#!lua flags=allow-oom\n";
@@ -38,39 +42,51 @@ const ADDS: &str = "#!lua\n";
 /// What a script that only reads declares.
 const READS: &str = "#!lua flags=no-writes\n";
 
+/// A script of a shard: its header, the prelude, and its own files.
 macro_rules! shard_script {
-    ($header:expr, $file:literal) => {
-        Script::new(&format!("{}{PRELUDE}\n{}", $header, include_str!($file)))
+    ($header:expr, $($file:literal),+) => {
+        Script::new(&[
+            $header,
+            include_str!("../../lua/prelude.lua"),
+            $(include_str!(concat!("../../lua/", $file, ".lua"))),+
+        ].concat())
     };
 }
 
+/// A script on control keys.
 macro_rules! control_script {
     ($header:expr, $file:literal) => {
-        Script::new(&format!("{}{}", $header, include_str!($file)))
+        Script::new(&[$header, include_str!(concat!("../../lua/control_", $file, ".lua"))].concat())
     };
 }
 
 /// All scripts, indexed by [`ScriptName`].
-pub(super) static SCRIPTS: LazyLock<[Script; 19]> = LazyLock::new(|| {
+pub(super) static SCRIPTS: LazyLock<[Script; 25]> = LazyLock::new(|| {
     [
-        shard_script!(ADDS, "../../lua/enqueue.lua"),
-        shard_script!(FINISHES, "../../lua/lease.lua"),
-        shard_script!(FINISHES, "../../lua/renew.lua"),
-        shard_script!(FINISHES, "../../lua/write.lua"),
-        shard_script!(FINISHES, "../../lua/reap.lua"),
-        shard_script!(FINISHES, "../../lua/reclaim.lua"),
-        shard_script!(FINISHES, "../../lua/fail_group.lua"),
-        shard_script!(FINISHES, "../../lua/set_version.lua"),
-        shard_script!(FINISHES, "../../lua/take.lua"),
-        shard_script!(FINISHES, "../../lua/acknowledge.lua"),
-        shard_script!(FINISHES, "../../lua/take_over.lua"),
-        shard_script!(READS, "../../lua/status.lua"),
-        shard_script!(READS, "../../lua/scan.lua"),
-        shard_script!(READS, "../../lua/failures.lua"),
-        control_script!(FINISHES, "../../lua/control_put.lua"),
-        control_script!(READS, "../../lua/control_read.lua"),
-        control_script!(FINISHES, "../../lua/control_remove.lua"),
-        control_script!(FINISHES, "../../lua/control_drain.lua"),
-        control_script!(FINISHES, "../../lua/control_claim.lua"),
+        shard_script!(ADDS, "enqueue"),
+        shard_script!(FINISHES, "writing", "leasing", "exchange"),
+        shard_script!(FINISHES, "renew"),
+        shard_script!(FINISHES, "reap"),
+        shard_script!(FINISHES, "reclaim"),
+        shard_script!(FINISHES, "requeue"),
+        shard_script!(FINISHES, "fail_group"),
+        shard_script!(FINISHES, "cancel_run"),
+        shard_script!(FINISHES, "set_version"),
+        shard_script!(FINISHES, "take"),
+        shard_script!(FINISHES, "acknowledge"),
+        shard_script!(FINISHES, "take_over"),
+        shard_script!(FINISHES, "remove_consumer"),
+        shard_script!(READS, "status"),
+        shard_script!(READS, "inspecting", "scan"),
+        shard_script!(READS, "inspecting", "peek"),
+        shard_script!(READS, "inspecting", "trace"),
+        shard_script!(READS, "failures"),
+        shard_script!(FINISHES, "drop_failure"),
+        shard_script!(FINISHES, "audit"),
+        control_script!(FINISHES, "put"),
+        control_script!(READS, "read"),
+        control_script!(FINISHES, "remove"),
+        control_script!(FINISHES, "drain"),
+        control_script!(FINISHES, "claim"),
     ]
 });

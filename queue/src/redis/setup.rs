@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use redis::aio::ConnectionManager;
 
-use super::{Durability, RedisOptions, keys, unavailable};
+use super::{Durability, Layout, RedisOptions, keys, unavailable};
 use crate::client::QueueError;
+use crate::memory::DEFAULT_DEDUP_WINDOW;
+use ebbtide_core::ids::RunId;
+use ebbtide_core::time::whole_millis;
 
 /// Version of the key layout and scripts.
-const LAYOUT_SCHEMA: &str = "1";
+const LAYOUT_SCHEMA: &str = "2";
 
 /// Oldest server: `#!lua` headers and script flags came with 7.0.
 const OLDEST_MAJOR_VERSION: u32 = 7;
@@ -110,22 +113,27 @@ async fn check_disk(connection: &mut ConnectionManager, name: &str) -> Result<()
     Ok(())
 }
 
-/// Writes the run's layout when this is its first client, else checks it; gives the shard count.
+/// Writes the run's layout when this is its first client, else checks it; gives what holds.
 pub(super) async fn agree_on_layout(
     connection: &mut ConnectionManager,
     name: &str,
     options: &RedisOptions,
-) -> Result<u16, QueueError> {
+) -> Result<Layout, QueueError> {
     let meta = keys::control(&options.run, "meta");
     let mut pipeline = redis::pipe();
-    if let Some(shard_count) = options.shard_count {
+    if let Some(layout) = options.layout {
+        let window = whole_millis(layout.dedup_window);
         pipeline.cmd("HSETNX").arg(&meta).arg("schema").arg(LAYOUT_SCHEMA).ignore();
-        pipeline.cmd("HSETNX").arg(&meta).arg("shards").arg(shard_count.max(1)).ignore();
+        pipeline.cmd("HSETNX").arg(&meta).arg("shards").arg(layout.shard_count.max(1)).ignore();
+        pipeline.cmd("HSETNX").arg(&meta).arg("stages").arg(layout.stage_count.max(1)).ignore();
+        pipeline.cmd("HSET").arg(&meta).arg("dedup_window_ms").arg(window).ignore();
     }
-    pipeline.cmd("HMGET").arg(&meta).arg("schema").arg("shards");
-    let ((schema, shards),): ((Option<String>, Option<u16>),) =
+    type Stands = (Option<String>, Option<u16>, Option<u8>, Option<u64>);
+    let names = ["schema", "shards", "stages", "dedup_window_ms"];
+    pipeline.cmd("HMGET").arg(&meta).arg(&names);
+    let ((schema, shards, stages, window),): (Stands,) =
         pipeline.query_async(connection).await.map_err(|error| unavailable(name, &error))?;
-    let (Some(schema), Some(shards)) = (schema, shards) else {
+    let (Some(schema), Some(shard_count)) = (schema, shards) else {
         return Err(QueueError::Unavailable {
             what: format!("run {} on {name}", options.run),
             problem: "nobody has started it yet".to_owned(),
@@ -138,14 +146,37 @@ pub(super) async fn agree_on_layout(
             options.run
         )));
     }
-    match options.shard_count {
-        Some(wanted) if wanted != shards => Err(unsuitable(format!(
-            "run {} on {name} has {shards} shards, the policy says {wanted}; a run keeps its \
-             shard count: set spec.queue.shards to {shards} or use a new run name",
-            options.run
-        ))),
-        _ => Ok(shards),
+    let stands = Layout {
+        shard_count,
+        stage_count: stages.unwrap_or(1),
+        dedup_window: window.map_or(DEFAULT_DEDUP_WINDOW, Duration::from_millis),
+    };
+    if let Some(wanted) = options.layout {
+        check_layout(stands, wanted, &options.run, name)?;
     }
+    Ok(stands)
+}
+
+fn check_layout(stands: Layout, wanted: Layout, run: &RunId, name: &str) -> Result<(), QueueError> {
+    if wanted.shard_count != stands.shard_count {
+        let (shards, asked) = (stands.shard_count, wanted.shard_count);
+        return Err(unsuitable(format!(
+            "run {run} on {name} has {shards} shards, the policy says {asked}; a run keeps its \
+             shard count: set spec.queue.shards to {shards} or use a new run name"
+        )));
+    }
+    if wanted.stage_count != stands.stage_count {
+        let words = |layout: Layout| match layout.stage_count {
+            1 => "[generate]",
+            _ => "[generate, reward]",
+        };
+        let (stages, asked) = (words(stands), words(wanted));
+        return Err(unsuitable(format!(
+            "run {run} on {name} has stages {stages}, the policy says {asked}; a run keeps its \
+             stages: set spec.queue.stages to {stages} or use a new run name"
+        )));
+    }
+    Ok(())
 }
 
 fn unsuitable(problem: String) -> QueueError {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ebbtide_harness::{Redis, require, until};
 use ebbtide_queue::client::{QueueError, WorkQueue};
-use ebbtide_queue::command::WriteReply;
 use ebbtide_queue::redis::{Durability, RedisOptions, RedisPort};
+use ebbtide_queue::reply::WriteReply;
 
 use super::worlds::*;
 
@@ -32,7 +32,7 @@ async fn run_keeps_its_shard_count() {
     RedisPort::connect(options(&redis.url(), 2)).await.expect("connects");
     let message = refusal(options(&redis.url(), 3)).await;
     assert!(message.contains("has 2 shards, the policy says 3"), "{message}");
-    let unasked = RedisOptions { shard_count: None, ..options(&redis.url(), 1) };
+    let unasked = RedisOptions { layout: None, ..options(&redis.url(), 1) };
     let port = RedisPort::connect(unasked).await.expect("connects");
     assert_eq!(WorkQueue::new(Arc::new(port)).shard_count(), 2);
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use ebbtide_core::work::{OnDeadSlot, ResumePolicy};
-use ebbtide_queue::command::{HandBackCause, ProgressLimits, Then, WriteReply};
+use ebbtide_queue::command::{HandBackCause, ProgressLimits, Then};
+use ebbtide_queue::reply::WriteReply;
 
 use super::worlds::*;
 

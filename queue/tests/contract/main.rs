@@ -4,5 +4,6 @@
 mod control;
 mod differential;
 mod durability;
+mod histories;
 mod laws;
 mod worlds;

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{GroupId, Holder, PolicyVersion, UnitId};
+use ebbtide_core::sample::{Chunk, Finish, FinishReason, Origin, Sample};
 use ebbtide_core::time::UnixMillis;
-use ebbtide_core::work::{Chunk, Finish, FinishReason, Origin, PromptGroup, Sample};
+use ebbtide_core::work::PromptGroup;
 use ebbtide_harness::{Error, Redis};
 use ebbtide_queue::client::{MemoryPort, WorkQueue, wall_clock_now};
-use ebbtide_queue::command::{
-    Grant, HandBackCause, ProgressLimits, Renewal, ShardStatus, TakenGroup, Then, UnitWrite,
-    Waiting, WriteReply,
-};
+use ebbtide_queue::command::{HandBackCause, ProgressLimits, Renewal, Then, UnitWrite, Waiting};
 use ebbtide_queue::control::VersionRecord;
-use ebbtide_queue::redis::{Durability, RedisOptions, RedisPort};
+use ebbtide_queue::memory::{DEFAULT_DEDUP_WINDOW, ShardSettings};
+use ebbtide_queue::redis::{Durability, Layout, RedisOptions, RedisPort};
+use ebbtide_queue::reply::{Grant, TakenGroup, WriteReply};
+use ebbtide_queue::status::ShardStatus;
 
 /// Long enough never to run out within a test.
 pub const LONG: Duration = Duration::from_secs(3600);
@@ -29,7 +30,11 @@ pub struct World {
 
 impl World {
     pub fn in_memory(shards: u16) -> Self {
-        let port = MemoryPort::new(shards, wall_clock_now);
+        Self::in_memory_with(shards, ShardSettings::default())
+    }
+
+    pub fn in_memory_with(shards: u16, settings: ShardSettings) -> Self {
+        let port = MemoryPort::new(shards, settings, wall_clock_now);
         Self { queue: WorkQueue::new(Arc::new(port)), _redis: None }
     }
 
@@ -108,17 +113,22 @@ impl World {
         let in_system = units.iter().filter(|unit| !unit.state.is_final()).count() as u64;
         let ended = status.completed + status.dead + status.expired + status.cancelled;
         assert_eq!(status.enqueued, ended + in_system, "{status:?}");
-        assert_eq!(status.ready + status.leased, in_system, "{status:?}");
+        assert_eq!(status.in_system(), in_system, "{status:?}");
         let held: u64 = units.iter().filter(|u| !u.is_sealed).map(|u| u64::from(u.tokens)).sum();
         assert_eq!(status.tokens.in_system(), held, "{status:?}");
+        assert_eq!(self.queue.audit(false).await.expect("audit"), []);
     }
+}
+
+pub fn layout(shard_count: u16) -> Layout {
+    Layout { shard_count, stage_count: 1, dedup_window: DEFAULT_DEDUP_WINDOW }
 }
 
 pub fn options(url: &str, shards: u16) -> RedisOptions {
     RedisOptions {
         url: url.to_owned(),
         run: "run-1".parse().unwrap(),
-        shard_count: Some(shards),
+        layout: Some(layout(shards)),
         durability: Durability::Fast,
     }
 }

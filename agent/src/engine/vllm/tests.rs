@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ebbtide_core::ids::{FencingToken, UnitId};
-use ebbtide_core::work::{FinishReason, Sampling, StopReason};
+use ebbtide_core::sample::{FinishReason, StopReason};
+use ebbtide_core::work::Sampling;
 use futures::stream;
 use tokio::time::timeout;
 

@@ -1,6 +1,7 @@
 //! JSON of vLLM, as far as the agent needs it. Unknown fields are passed over.
 
-use ebbtide_core::work::{FinishReason, Sampling, StopReason};
+use ebbtide_core::sample::{FinishReason, StopReason};
+use ebbtide_core::work::Sampling;
 use serde::{Deserialize, Serialize};
 
 use super::super::{EndReason, EngineError, GenerateCall, StreamEnd, StreamEvent, WeightSpan};

@@ -9,13 +9,16 @@ use async_trait::async_trait;
 use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId};
 use ebbtide_core::policy::Market;
-use ebbtide_core::work::{Chunk, Finish, FinishReason, Origin, PromptGroup};
+use ebbtide_core::sample::{Chunk, Finish, FinishReason, Origin};
+use ebbtide_core::work::PromptGroup;
 use ebbtide_queue::client::{MemoryPort, QueueError, QueuePort};
-use ebbtide_queue::command::{Command, Reply, Then, UnitWrite};
+use ebbtide_queue::command::{Command, Then, UnitWrite};
 use ebbtide_queue::control::{
     ControlCommand, ControlReply, DrainProgress, DrainState, NodeRecord, NodeState, TrainerPhase,
     TrainerRecord,
 };
+use ebbtide_queue::memory::ShardSettings;
+use ebbtide_queue::reply::Reply;
 use tokio::time::Instant;
 
 use super::super::*;
@@ -231,7 +234,7 @@ pub struct World {
 
 impl World {
     pub async fn start(policy: FleetPolicy) -> Self {
-        let memory = MemoryPort::new(2, paused_clock);
+        let memory = MemoryPort::new(2, ShardSettings::default(), paused_clock);
         let port = Arc::new(FlakyPort { memory, is_away: AtomicBool::new(false) });
         let queue = WorkQueue::new(port.clone());
         let mut world = Self {
@@ -341,7 +344,7 @@ impl World {
             then: Then::Complete(Finish { reason: FinishReason::Stop, stop_reason: None }),
         });
         for reply in self.queue.write(&holder, writes.collect()).await {
-            assert_eq!(reply.expect("memory"), ebbtide_queue::command::WriteReply::Ok);
+            assert_eq!(reply.expect("memory"), ebbtide_queue::reply::WriteReply::Ok);
         }
     }
 

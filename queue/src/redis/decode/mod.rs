@@ -1,0 +1,96 @@
+//! From what a script answered to a [`Reply`].
+
+mod chunks;
+mod inspect;
+mod work;
+
+pub(super) use chunks::ChunkFetch;
+use ebbtide_core::ids::PolicyVersion;
+use redis::{FromRedisValue, Value, from_redis_value};
+use thiserror::Error;
+
+use crate::command::Command;
+use crate::reply::{Reply, WriteReply};
+
+/// Why an answer was not understood.
+#[derive(Debug, Error)]
+pub(super) enum DecodeError {
+    #[error(transparent)]
+    Redis(#[from] redis::RedisError),
+    #[error("{0}")]
+    Shape(String),
+}
+
+fn shape(problem: impl ToString) -> DecodeError {
+    DecodeError::Shape(problem.to_string())
+}
+
+fn read<T: FromRedisValue>(value: Value) -> Result<T, DecodeError> {
+    from_redis_value(value).map_err(shape)
+}
+
+/// Understands the answer to `command`.
+pub(super) async fn reply(
+    command: &Command,
+    value: Value,
+    fetch: &mut ChunkFetch,
+) -> Result<Reply, DecodeError> {
+    Ok(match command {
+        Command::Enqueue(_)
+        | Command::Retry { .. }
+        | Command::Requeue { .. }
+        | Command::FailGroup { .. } => Reply::Write(write_reply(&read::<String>(value)?)?),
+        Command::Write { .. } => Reply::Writes(write_replies(read::<(_, Value)>(value)?.0)?),
+        Command::Lease(_) => {
+            Reply::Lease(work::lease_reply(read::<(Value, _)>(value)?.1, fetch).await?)
+        }
+        Command::Exchange { .. } => {
+            let (replies, leased) = read(value)?;
+            Reply::Exchanged(write_replies(replies)?, work::lease_reply(leased, fetch).await?)
+        }
+        Command::Renew { .. } => {
+            let lost: Vec<String> = read(value)?;
+            Reply::Lost(
+                lost.iter().map(|unit| unit.parse().map_err(shape)).collect::<Result<_, _>>()?,
+            )
+        }
+        Command::Reap { .. }
+        | Command::Reclaim { .. }
+        | Command::Acknowledge { .. }
+        | Command::TakeOver { .. }
+        | Command::RemoveConsumer { .. }
+        | Command::DropFailure { .. } => Reply::Count(read(value)?),
+        Command::CancelRun { .. } => {
+            let (cursor, ended) = read(value)?;
+            Reply::Cancelled(cursor, ended)
+        }
+        Command::SetVersion(_) => Reply::Version(PolicyVersion(read(value)?)),
+        Command::Take { .. } => Reply::Taken(work::taken_groups(value, fetch).await?),
+        Command::Status => Reply::Status(Box::new(inspect::status(value)?)),
+        Command::Scan { .. } => Reply::Page(inspect::page(value)?),
+        Command::Peek { .. } => Reply::Units(inspect::units(read(value)?)?),
+        Command::Trace { .. } => Reply::Trace(Box::new(inspect::trace(value, fetch).await?)),
+        Command::Failures { .. } => Reply::Failures(inspect::failures(value)?),
+        Command::Audit { .. } => inspect::findings(value)?,
+    })
+}
+
+fn write_replies(texts: Vec<String>) -> Result<Vec<WriteReply>, DecodeError> {
+    texts.iter().map(|text| write_reply(text)).collect()
+}
+
+fn write_reply(text: &str) -> Result<WriteReply, DecodeError> {
+    Ok(match text {
+        "OK" => WriteReply::Ok,
+        "ALREADY_DONE" => WriteReply::AlreadyDone,
+        "FENCED" => WriteReply::Fenced,
+        "UNKNOWN" => WriteReply::Unknown,
+        "BUSY" => WriteReply::Busy,
+        "BAD_VERSION" => WriteReply::BadVersion,
+        "WRONG_STAGE" => WriteReply::WrongStage,
+        other => match other.strip_prefix("OFFSET ").and_then(|offset| offset.parse().ok()) {
+            Some(offset) => WriteReply::Offset(offset),
+            None => return Err(shape(format!("unknown reply {other:?}"))),
+        },
+    })
+}

@@ -1,0 +1,124 @@
+//! Grants and taken groups.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ebbtide_core::ids::{FencingToken, PolicyVersion};
+use ebbtide_core::sample::Sample;
+use ebbtide_core::work::PromptGroup;
+use redis::Value;
+
+use super::chunks::{ChunkFetch, Stored};
+use super::inspect::slot_state;
+use super::{DecodeError, read, shape};
+use crate::codec;
+use crate::reply::{Grant, LeaseReply, TakenGroup};
+use crate::state::SlotState;
+
+pub(super) async fn lease_reply(
+    value: Value,
+    fetch: &mut ChunkFetch,
+) -> Result<LeaseReply, DecodeError> {
+    type WireGrant = (String, u64, u32, u32, u16, Vec<u8>);
+    let (version, resume_at, grants, specs): (u64, u64, Vec<WireGrant>, Vec<Vec<u8>>) =
+        read(value)?;
+    let mut groups = HashMap::<&[u8], Arc<PromptGroup>>::new();
+    for pair in specs.chunks_exact(2) {
+        groups.insert(&pair[0], Arc::new(codec::decode_group(&pair[1]).map_err(shape)?));
+    }
+    let mut units = Vec::with_capacity(grants.len());
+    for (unit, _, parts, origins, ..) in &grants {
+        let unit = unit.parse().map_err(shape)?;
+        units.push(Stored { unit, parts: *parts, origins: *origins });
+    }
+    let partials = fetch.chunks_of(&units).await?;
+    let mut reply = LeaseReply {
+        grants: Vec::with_capacity(units.len()),
+        resume_at,
+        current_version: PolicyVersion(version),
+    };
+    for ((Stored { unit, .. }, partial), (_, token, _, _, attempts, finish)) in
+        units.into_iter().zip(partials).zip(grants)
+    {
+        let group = groups.get(unit.group.as_str().as_bytes()).cloned();
+        let group = group.ok_or_else(|| shape(format!("no spec for the group of {unit}")))?;
+        let Some(partial) = partial else { continue };
+        reply.grants.push(Grant {
+            unit,
+            fencing_token: FencingToken(token),
+            group,
+            partial,
+            finish: optional(&finish, |bytes| rmp_serde::from_slice(bytes).map_err(shape))?,
+            attempts,
+        });
+    }
+    Ok(reply)
+}
+
+/// No bytes stand for nothing.
+fn optional<T>(
+    bytes: &[u8],
+    decode: impl Fn(&[u8]) -> Result<T, DecodeError>,
+) -> Result<Option<T>, DecodeError> {
+    if bytes.is_empty() { Ok(None) } else { decode(bytes).map(Some) }
+}
+
+/// State, parts, origins, finish, score, attempts, lost holders, hand-backs.
+type WireSlot = (u8, u32, u32, Vec<u8>, Vec<u8>, u16, u16, u16);
+
+pub(super) async fn taken_groups(
+    value: Value,
+    fetch: &mut ChunkFetch,
+) -> Result<Vec<TakenGroup>, DecodeError> {
+    type WireGroup = (u8, String, Vec<u8>, Vec<WireSlot>);
+    let (version, groups): (u64, Vec<WireGroup>) = read(value)?;
+    let mut taken = Vec::with_capacity(groups.len());
+    for (is_redelivered, _, spec, slots) in groups {
+        let group = Arc::new(codec::decode_group(&spec).map_err(shape)?);
+        let mut complete = Vec::new();
+        let mut missing_slots = Vec::new();
+        for (index, slot) in (0..).zip(slots) {
+            if slot_state(slot.0)? == SlotState::Completed {
+                complete.push((index, slot));
+            } else {
+                missing_slots.push(index);
+            }
+        }
+        taken.push(TakenGroup {
+            samples: samples(&group, complete, fetch).await?,
+            group,
+            missing_slots,
+            is_redelivered: is_redelivered == 1,
+            taken_at_version: PolicyVersion(version),
+        });
+    }
+    Ok(taken)
+}
+
+async fn samples(
+    group: &PromptGroup,
+    complete: Vec<(u16, WireSlot)>,
+    fetch: &mut ChunkFetch,
+) -> Result<Vec<Sample>, DecodeError> {
+    let stored = |(index, slot): &(u16, WireSlot)| Stored {
+        unit: group.unit_id(*index),
+        parts: slot.1,
+        origins: slot.2,
+    };
+    let units: Vec<Stored> = complete.iter().map(stored).collect();
+    let chunks = fetch.chunks_of(&units).await?;
+    let mut samples = Vec::with_capacity(complete.len());
+    for ((Stored { unit, .. }, chunks), (_, slot)) in units.into_iter().zip(chunks).zip(complete) {
+        let (_, _, _, finish, score, attempts, infra_attempts, hand_backs) = slot;
+        samples.push(Sample {
+            chunks: chunks.ok_or_else(|| shape(format!("a chunk of {unit} is missing")))?,
+            unit,
+            finish: rmp_serde::from_slice(&finish).map_err(shape)?,
+            score: optional(&score, |bytes| codec::decode_score(bytes).map_err(shape))?,
+            attempts,
+            infra_attempts,
+            hand_backs,
+        });
+    }
+    Ok(samples)
+}
