@@ -3,7 +3,7 @@
 mod control;
 mod decode;
 mod encode;
-mod scripts;
+mod library;
 mod setup;
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::client::{QueueError, QueuePort};
 use crate::command::Command;
 use crate::control::{ControlCommand, ControlReply};
 use crate::reply::{Reply, WriteReply};
-use scripts::{SCRIPTS, ScriptName};
+use library::{Function, LIBRARY};
 
 /// How long one call may take before it counts as not answered.
 const CALL_TIME_LIMIT: Duration = Duration::from_secs(2);
@@ -159,30 +159,38 @@ impl RedisPort {
         removed.map_err(|error| self.explain(&error))
     }
 
-    async fn run_script<T: redis::FromRedisValue>(
+    async fn call_function<T: redis::FromRedisValue>(
         &self,
-        name: ScriptName,
+        name: Function,
         keys: &[String],
         arguments: &[Vec<u8>],
         tries: usize,
     ) -> Result<T, QueueError> {
-        let mut invocation = SCRIPTS[name as usize].prepare_invoke();
-        for key in keys {
-            invocation.key(key);
-        }
-        for argument in arguments {
-            invocation.arg(argument.as_slice());
-        }
+        let mut call = redis::cmd("FCALL");
+        call.arg(name.name()).arg(keys.len()).arg(keys).arg(arguments);
         let mut tries_left = tries;
         loop {
-            tries_left -= 1;
             let mut connection = self.connection.clone();
-            match invocation.invoke_async(&mut connection).await {
+            match call.query_async(&mut connection).await {
                 Ok(reply) => return Ok(reply),
-                Err(error) if tries_left > 0 && error.is_io_error() && !error.is_timeout() => {}
+                Err(error) if is_function_missing(&error) && tries_left > 0 => {
+                    tries_left -= 1;
+                    self.load_library().await?;
+                }
+                Err(error) if tries_left > 1 && error.is_io_error() && !error.is_timeout() => {
+                    tries_left -= 1;
+                }
                 Err(error) => return Err(self.explain(&error)),
             }
         }
+    }
+
+    async fn load_library(&self) -> Result<(), QueueError> {
+        let mut load = redis::cmd("FUNCTION");
+        load.arg("LOAD").arg("REPLACE").arg(LIBRARY.source.as_str());
+        let mut connection = self.connection.clone();
+        let loaded: Result<(), _> = load.query_async(&mut connection).await;
+        loaded.map_err(|error| self.explain(&error))
     }
 
     fn explain(&self, error: &redis::RedisError) -> QueueError {
@@ -234,12 +242,12 @@ impl QueuePort for RedisPort {
             }
         }
         let keys = keys::of_shard(&self.options.run, shard);
-        let call = encode::script_call(&command, self.layout);
+        let call = encode::function_call(&command, self.layout);
         // What grants is not sent again from here: its holder may have closed its gate meanwhile.
         let grants = matches!(command, Command::Lease(_) | Command::Exchange { .. });
         let tries = if grants { 1 } else { CALL_TRIES };
         let reply: redis::Value =
-            self.run_script(call.script, &keys, &call.arguments, tries).await?;
+            self.call_function(call.function, &keys, &call.arguments, tries).await?;
         let chunks_key = keys::chunks(&self.options.run, shard);
         let mut fetch = decode::ChunkFetch::new(self.connection.clone(), chunks_key);
         let reply =
@@ -279,6 +287,11 @@ impl RedisPort {
             }
         }
     }
+}
+
+/// What Redis says when a server was restarted without its library, or never had it.
+fn is_function_missing(error: &redis::RedisError) -> bool {
+    error.to_string().contains("Function not found")
 }
 
 fn unavailable(name: &str, error: &redis::RedisError) -> QueueError {
