@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{agent_command, controller_command, demo, engine_emulator, policy_command, setup};
+use crate::{
+    agent_command, controller_command, demo, engine_emulator, policy_command, queue_command, setup,
+};
 
 /// It ran, and the answer is bad.
 pub const EXIT_BAD: u8 = 1;
@@ -27,6 +29,8 @@ enum Command {
     Agent(agent_command::AgentArgs),
     /// Run the controller: size the worker groups against queue and buffer.
     Controller(controller_command::ControllerArgs),
+    /// Look into a run's work queue and buffer, check them, mend them.
+    Queue(queue_command::QueueArgs),
     /// Check and explain fleet policies.
     Policy(policy_command::PolicyArgs),
     /// Serve an emulated inference engine in vLLM's shape.
@@ -42,6 +46,7 @@ impl Cli {
             Command::Demo(args) => setup::run_async(demo::run(args)),
             Command::Agent(args) => setup::run_async(agent_command::run(args)),
             Command::Controller(args) => setup::run_async(controller_command::run(args)),
+            Command::Queue(args) => setup::run_async(queue_command::run(args)),
             Command::EngineEmulator(args) => setup::run_async(async {
                 engine_emulator::run(args).await.map(|()| ExitCode::SUCCESS)
             }),

@@ -7,7 +7,9 @@ mod controller_command;
 mod demo;
 mod engine_emulator;
 mod policy_command;
+mod queue_command;
 mod setup;
+mod words;
 
 use std::process::ExitCode;
 

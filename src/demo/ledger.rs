@@ -7,16 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{GroupId, UnitId};
 use ebbtide_core::sample::Sample;
-use ebbtide_core::staleness::lag;
 use ebbtide_core::work::PromptGroup;
 use ebbtide_queue::reply::{Failure, TakenGroup};
 use ebbtide_queue::state::{SlotState, UnitSnapshot};
 
-/// Gives the whole response that an engine writes to a prompt under a sampling seed.
-pub type ExpectedResponse = dyn Fn(&PromptGroup, u16) -> Vec<i32> + Send + Sync;
+use super::samples::{self, ExpectedResponse};
 
 /// Everything the trainer enqueued and got back.
 #[derive(Default)]
@@ -26,8 +23,10 @@ pub struct Ledger {
     delivered: BTreeMap<GroupId, u32>,
     acknowledged: BTreeSet<GroupId>,
     failed: BTreeMap<GroupId, Failure>,
-    /// Groups that were sealed and failed when they were taken.
+    /// Whether every sample must come with its score.
+    expects_scores: bool,
     samples_delivered: u64,
+    samples_scored: u64,
     tokens_delivered: u64,
     updates: u64,
     verified_updates: u64,
@@ -41,6 +40,8 @@ pub struct Balance {
     pub units_enqueued: u64,
     /// Samples that were finished, wherever they are now.
     pub samples_completed: u64,
+    /// Delivered samples with the score that is theirs; `None` in a run without a reward stage.
+    pub samples_scored: Option<u64>,
     /// Units that ended DEAD.
     pub units_dead: u64,
     /// Units that ended EXPIRED.
@@ -83,6 +84,11 @@ impl Balance {
 }
 
 impl Ledger {
+    /// Books of a run; `expects_scores` when it has a reward stage.
+    pub fn new(expects_scores: bool) -> Self {
+        Self { expects_scores, ..Self::default() }
+    }
+
     /// Before a group is enqueued.
     pub fn will_enqueue(&mut self, group: &PromptGroup) {
         self.enqueued.insert(group.group_id.clone(), group.clone());
@@ -108,17 +114,20 @@ impl Ledger {
         let id = &taken.group.group_id;
         if !taken.is_redelivered || !self.delivered.contains_key(id) {
             *self.delivered.entry(id.clone()).or_default() += 1;
+            let scored =
+                taken.samples.iter().filter(|sample| samples::wrong_score(sample).is_none());
+            self.samples_scored += scored.count() as u64;
             self.samples_delivered += taken.samples.len() as u64;
             self.tokens_delivered += taken.samples.iter().map(|s| u64::from(s.len())).sum::<u64>();
         }
-        let problems: Vec<String> = taken
-            .samples
-            .iter()
-            .filter_map(|sample| garbled(&taken.group, sample, expected))
-            .collect();
+        let problem = |sample: &Sample| {
+            let scored = if self.expects_scores { samples::wrong_score(sample) } else { None };
+            samples::garbled(&taken.group, sample, expected).or(scored)
+        };
+        let problems: Vec<String> = taken.samples.iter().filter_map(problem).collect();
         let is_whole = problems.is_empty() && taken.missing_slots.is_empty();
         self.wrong_samples.extend(problems);
-        is_whole && taken.samples.iter().all(|sample| is_verifiable(taken, sample))
+        is_whole && taken.samples.iter().all(|sample| samples::is_verifiable(taken, sample))
     }
 
     /// An update was made of these groups and acknowledged.
@@ -142,6 +151,7 @@ impl Ledger {
             verified_updates: self.verified_updates,
             groups_failed: self.failed.len() as u64,
             samples_completed: self.samples_delivered,
+            samples_scored: self.expects_scores.then_some(self.samples_scored),
             tokens_accepted: self.tokens_delivered,
             groups_sealed: self.delivered.len() as u64,
             ..Balance::default()
@@ -213,34 +223,6 @@ fn count(unit: &UnitSnapshot, balance: &mut Balance) {
     } else {
         balance.tokens_in_system += tokens;
     }
-}
-
-/// What is wrong with a sample's text, if anything is.
-fn garbled(group: &PromptGroup, sample: &Sample, expected: &ExpectedResponse) -> Option<String> {
-    let mut end = 0;
-    for chunk in &sample.chunks {
-        if chunk.offset != end || chunk.token_ids.len() != chunk.logprobs.len() {
-            return Some(format!("{}: gap or overlap at token {end}", sample.unit));
-        }
-        end = chunk.end();
-    }
-    let (got, wanted) = (sample.token_ids(), expected(group, sample.unit.slot));
-    if got == wanted {
-        return None;
-    }
-    let place = got.iter().zip(&wanted).take_while(|(got, wanted)| got == wanted).count();
-    let lengths = format!("{} tokens instead of {}", got.len(), wanted.len());
-    Some(format!("{}: differs from token {place} on, {lengths}", sample.unit))
-}
-
-/// Within the staleness bound when taken, and with the fabric's verdict on record.
-fn is_verifiable(taken: &TakenGroup, sample: &Sample) -> bool {
-    let oldest =
-        sample.chunks.iter().map(|chunk| lag(taken.taken_at_version, chunk.weight_version));
-    let is_fresh = oldest.max().unwrap_or(0) <= u64::from(taken.group.max_lag);
-    let has_verdict =
-        |fabric| matches!(fabric, FabricVerdict::Passed | FabricVerdict::NotApplicable);
-    is_fresh && sample.chunks.iter().all(|chunk| has_verdict(chunk.origin.fabric))
 }
 
 #[cfg(test)]

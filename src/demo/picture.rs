@@ -6,7 +6,7 @@ use std::time::Duration;
 use ebbtide_queue::control::{ControlView, NodeRecord, NodeState};
 use ebbtide_queue::status::ShardStatus;
 
-use super::report::counted;
+use crate::words::counted;
 
 /// Events that are shown at a time.
 pub const EVENTS_SHOWN: usize = 8;
@@ -16,6 +16,8 @@ const BAR_WIDTH: usize = 40;
 /// One moment of the demo.
 #[derive(Debug, Clone, Default)]
 pub struct Picture {
+    /// Whether nobody has enqueued work yet, so that the time does not run.
+    pub is_waiting: bool,
     pub elapsed: Duration,
     pub total: Duration,
     pub nodes: Vec<NodeRow>,
@@ -105,6 +107,9 @@ impl Picture {
     }
 
     fn bar(&self) -> String {
+        if self.is_waiting {
+            return format!("  {} waiting for work", "░".repeat(BAR_WIDTH));
+        }
         let part = self.elapsed.as_secs_f64() / self.total.as_secs_f64().max(0.001);
         let filled = ((part * BAR_WIDTH as f64) as usize).min(BAR_WIDTH);
         format!(
@@ -123,8 +128,10 @@ impl Picture {
     }
 
     fn queue_line(&self) -> String {
+        let to_score = self.status.reward_ready + self.status.reward_leased;
+        let to_score = if to_score > 0 { format!(", {to_score} to score") } else { String::new() };
         format!(
-            "queue: {} ready, {} in flight · buffer: {} · policy version {}",
+            "queue: {} ready, {} in flight{to_score} · buffer: {} · policy version {}",
             self.status.ready,
             self.status.leased,
             counted(self.status.sealed_waiting, "sealed group"),

@@ -7,11 +7,14 @@ use ebbtide_queue::status::ShardStatus;
 use serde_json::json;
 
 use super::ledger::Balance;
+use crate::words::{counted, thousands};
 
 /// Everything the summary is made of.
 pub struct Report {
     pub seed: u64,
     pub ran_for: Duration,
+    /// What is known of a trainer outside; `None` when the demo's own trained.
+    pub outside: Option<OutsideTrainer>,
     pub balance: Balance,
     pub status: ShardStatus,
     pub notices: u32,
@@ -19,11 +22,19 @@ pub struct Report {
     pub scale_decisions: u64,
     /// Node time bought, by market name, with its price.
     pub capacity: Vec<Capacity>,
-    /// Where the queue's own counters differ from the books.
+    /// Where the queue's own counters differ from the books, or from its raw keys.
     pub disagreements: Vec<String>,
-    /// Tokens that killed agents had received and not stored.
-    pub tokens_unstored: u64,
+    /// Tokens that killed agents had received and not stored, where that is known.
+    pub tokens_unstored: Option<u64>,
     pub speed_tokens_per_second: f64,
+}
+
+/// A trainer that the demo only knows by what it reports.
+pub struct OutsideTrainer {
+    /// Steps that it finished meanwhile.
+    pub steps: u64,
+    /// How to look at the run, which stays in Redis.
+    pub how_to_look: String,
 }
 
 /// Node time of one market.
@@ -59,6 +70,8 @@ impl Report {
     /// For machines.
     pub fn to_json(&self) -> serde_json::Value {
         let (balance, tokens) = (&self.balance, &self.status.tokens);
+        // Without books nobody knows these; that is not the same as none.
+        let by_books = |count: u64| self.outside.is_none().then_some(count);
         json!({
             "ok": self.is_ok(),
             "seed": self.seed,
@@ -71,9 +84,10 @@ impl Report {
             "unitsInSystem": balance.units_in_system,
             "groupsSealed": balance.groups_sealed,
             "groupsFailed": balance.groups_failed,
-            "unitsLost": balance.units_lost.len(),
-            "duplicatesSealed": balance.doubled.len(),
-            "samplesGarbled": balance.wrong_samples.len(),
+            "samplesScored": balance.samples_scored,
+            "unitsLost": by_books(balance.units_lost.len() as u64),
+            "duplicatesSealed": by_books(balance.doubled.len() as u64),
+            "samplesGarbled": by_books(balance.wrong_samples.len() as u64),
             "notices": self.notices,
             "kills": self.kills,
             "unitsHandedBack": self.units_handed_back(),
@@ -87,7 +101,8 @@ impl Report {
             "tokensInSystem": balance.tokens_in_system,
             "tokensReceivedNotStored": self.tokens_unstored,
             "policyVersion": self.status.version,
-            "verifiedUpdates": balance.verified_updates,
+            "verifiedUpdates": by_books(balance.verified_updates),
+            "trainerSteps": self.outside.as_ref().map(|trainer| trainer.steps),
             "scaleDecisions": self.scale_decisions,
             "dollars": self.dollars(),
             "problems": self.problems(),
@@ -97,13 +112,17 @@ impl Report {
     /// For people.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
-        let verdict = if self.is_ok() { "nothing was lost" } else { "SOMETHING IS WRONG" };
+        let verdict = match (self.is_ok(), &self.outside) {
+            (false, _) => "SOMETHING IS WRONG",
+            (true, None) => "nothing was lost",
+            (true, Some(_)) => "the queue's accounts are even",
+        };
         // Writing to a string cannot fail.
         let _ = writeln!(text, "\n  {verdict}: {}", self.headline());
         for (title, lines) in
             [("work", self.work()), ("losses", self.losses()), ("tokens", self.tokens())]
                 .into_iter()
-                .chain([("cost", self.cost())])
+                .chain([("cost", self.cost()), ("run", self.whereabouts())])
         {
             for (index, line) in lines.into_iter().enumerate() {
                 let title = if index == 0 { title } else { "" };
@@ -117,21 +136,33 @@ impl Report {
     }
 
     fn headline(&self) -> String {
+        let books = match self.outside {
+            Some(_) => String::new(),
+            None => format!(
+                ", {} lost, {} doubled",
+                self.balance.units_lost.len(),
+                self.balance.doubled.len()
+            ),
+        };
         format!(
-            "{} and {} in {:.0} s, {}, {} lost, {} doubled (seed {})",
+            "{} and {} in {:.0} s, {}{books} (seed {})",
             counted(self.notices.into(), "notice"),
             counted(self.kills.into(), "kill"),
             self.ran_for.as_secs_f64(),
             counted(self.balance.units_enqueued, "unit"),
-            self.balance.units_lost.len(),
-            self.balance.doubled.len(),
             self.seed,
         )
     }
 
     fn work(&self) -> Vec<String> {
         let balance = &self.balance;
-        vec![
+        let scored = balance.samples_scored.map(|count| {
+            format!(
+                "{}, each with the score that its tokens ask for",
+                counted(count, "scored sample")
+            )
+        });
+        let lines = [
             format!(
                 "{} units enqueued = {} completed + {} in the system + {} dead, expired or \
                  cancelled",
@@ -141,18 +172,40 @@ impl Report {
                 balance.units_dead + balance.units_expired + balance.units_cancelled,
             ),
             format!(
-                "{} sealed, {} failed; every sample compared token by token with an \
-                 unbroken run",
+                "{} sealed, {} failed; {}",
                 counted(balance.groups_sealed, "group"),
                 balance.groups_failed,
+                self.how_checked(),
             ),
             format!(
                 "policy version {}, {}, {}",
                 self.status.version,
-                counted(balance.verified_updates, "verified update"),
+                self.updates(),
                 counted(self.scale_decisions, "scaling decision"),
             ),
-        ]
+        ];
+        lines.into_iter().chain(scored).collect()
+    }
+
+    /// What the verdict rests on.
+    fn how_checked(&self) -> &'static str {
+        match self.outside {
+            None => "every sample compared token by token with an unbroken run",
+            Some(_) => "checked by the queue's own counters and raw units alone",
+        }
+    }
+
+    fn updates(&self) -> String {
+        match &self.outside {
+            None => counted(self.balance.verified_updates, "verified update"),
+            Some(trainer) => counted(trainer.steps, "trainer step"),
+        }
+    }
+
+    /// Where a run that stays can be looked at.
+    fn whereabouts(&self) -> Vec<String> {
+        let Some(trainer) = &self.outside else { return Vec::new() };
+        vec!["stays in Redis; to look at it:".to_owned(), format!("  {}", trainer.how_to_look)]
     }
 
     fn losses(&self) -> Vec<String> {
@@ -193,12 +246,15 @@ impl Report {
                 )
             })
             .collect();
-        let updates = self.balance.verified_updates.max(1) as f64;
-        vec![format!(
-            "{}; ${:.3} per verified update (the demo policy's prices)",
-            parts.join(", "),
-            self.dollars() / updates,
-        )]
+        let (updates, noun) = match &self.outside {
+            None => (self.balance.verified_updates, "verified update"),
+            Some(trainer) => (trainer.steps, "step"),
+        };
+        let each = match updates {
+            0 => String::new(),
+            _ => format!("; ${:.3} per {noun}", self.dollars() / updates as f64),
+        };
+        vec![format!("{}{each} (the demo policy's prices)", parts.join(", "))]
     }
 }
 
@@ -221,35 +277,4 @@ pub fn disagreements(balance: &Balance, status: &ShardStatus) -> Vec<String> {
         .filter(|(_, books, counters)| books != counters)
         .map(|(what, books, counters)| format!("{what}: books {books}, queue {counters}"))
         .collect()
-}
-
-/// A number with its noun, in the plural where that is due.
-pub fn counted(number: u64, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{} {noun}{plural}", thousands(number))
-}
-
-/// A number with a comma at every thousand.
-pub fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_parted() {
-        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1234567, "1,234,567")] {
-            assert_eq!(thousands(number), text);
-        }
-    }
 }

@@ -55,7 +55,7 @@ impl Screen {
         let mut text: String =
             picture.events[self.events_told..].iter().map(|e| e.to_line() + "\n").collect();
         self.events_told = picture.events.len();
-        if picture.elapsed >= self.next_status_at {
+        if !picture.is_waiting && picture.elapsed >= self.next_status_at {
             self.next_status_at = picture.elapsed + STATUS_INTERVAL;
             let lines = picture.to_lines();
             let summary = lines.iter().filter(|line| line.trim_start().starts_with("queue:"));

@@ -15,7 +15,8 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::ledger::{ExpectedResponse, Ledger};
+use super::ledger::Ledger;
+use super::samples::ExpectedResponse;
 
 /// Tries to enqueue a group, one after the other: ten seconds, or longer when Redis is away.
 const ENQUEUE_TRIES: usize = 200;

@@ -20,9 +20,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::agents;
+use super::clock::Clock;
 use super::disruptions::{Disruption, DisruptionKind};
 use super::picture::Event;
-use super::report::{Capacity, counted};
+use super::report::Capacity;
+use crate::words::counted;
 
 /// Time from a node's boot until its engine answers.
 const ENGINE_START: Duration = Duration::from_millis(400);
@@ -76,7 +78,7 @@ pub struct World {
     pub capacity: LocalCapacity,
     pub facts: Arc<Mutex<Facts>>,
     pub notice_lead: Duration,
-    pub started_at: Instant,
+    pub clock: Clock,
     nodes: BTreeMap<InstanceId, RunningNode>,
 }
 
@@ -105,6 +107,7 @@ impl World {
         policy: FleetPolicy,
         capacity: LocalCapacity,
         notice_lead: Duration,
+        clock: Clock,
     ) -> Self {
         Self {
             queue,
@@ -112,7 +115,7 @@ impl World {
             capacity,
             facts: Arc::default(),
             notice_lead,
-            started_at: Instant::now(),
+            clock,
             nodes: BTreeMap::new(),
         }
     }
@@ -122,17 +125,19 @@ impl World {
         let mut coming: std::collections::VecDeque<Disruption> = disruptions.into();
         let capacity = self.capacity.clone();
         loop {
-            let next_disruption = coming.front().map(|one| self.started_at + one.at);
+            let begun_at = self.clock.begun_at();
+            let next_disruption = coming.front().zip(begun_at).map(|(one, at)| at + one.at);
             let next_death = self.nodes.values().filter_map(|node| node.dies_at).min();
             tokio::select! {
                 () = stop.cancelled() => break,
                 order = capacity.next_order() => self.carry_out(order).await,
+                () = self.clock.begun(), if begun_at.is_none() => {}
                 () = until(next_death) => self.bury_the_dead().await,
                 () = until(next_disruption) => {
                     if let Some(mut disruption) = coming.pop_front()
                         && !self.disrupt(disruption).await
                     {
-                        disruption.at = self.started_at.elapsed() + RETRY_INTERVAL;
+                        disruption.at = self.clock.elapsed() + RETRY_INTERVAL;
                         coming.push_front(disruption);
                     }
                 }
@@ -254,7 +259,7 @@ impl World {
     }
 
     fn tell(&self, text: String) {
-        let at = self.started_at.elapsed();
+        let at = self.clock.elapsed();
         self.facts().events.push(Event { at, text });
     }
 

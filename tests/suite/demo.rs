@@ -1,11 +1,15 @@
 //! `ebbtide demo` as a newcomer runs it: a fleet loses nodes and no work.
 
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
-use ebbtide_harness::{Redis, require};
+use ebbtide_harness::{Error, Redis, require, until};
+use ebbtide_queue::client::WorkQueue;
+use ebbtide_queue::control::{TrainerPhase, TrainerRecord};
+use ebbtide_queue::redis::{Durability, RedisOptions, RedisPort};
 use serde_json::Value;
 
-use crate::programs::EBBTIDE;
+use crate::programs::{EBBTIDE, EVENT_LIMIT, group, policy_file, publish_version};
 
 /// Demos at a time: each keeps a good part of a core busy in a debug build.
 const DEMOS_AT_ONCE: usize = 4;
@@ -87,4 +91,113 @@ fn wrong_flags_are_explained() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(!output.stderr.is_empty());
     }
+}
+
+/// The demo's policy with a reward stage.
+fn scored_policy() -> String {
+    let text = include_str!("../../src/demo/policy.yaml");
+    let reward = "  reward: {maxReplicas: 2, pools: [scorers], itemsPerReplica: 64}\n  pools:\n    \
+                  - {name: scorers, provider: local, market: onDemand, maxNodes: 2}\n";
+    let text = text.replace("    shards: 2\n", "    shards: 2\n    stages: [generate, reward]\n");
+    text.replace("  pools:\n    - name: spot-a", &format!("{reward}    - name: spot-a"))
+}
+
+#[test]
+fn every_sample_is_scored_when_the_policy_has_a_reward_stage() {
+    let folder = tempfile::tempdir().unwrap();
+    let policy = policy_file(folder.path(), &scored_policy());
+    let arguments = ["--for", "14s", "--nodes", "4", "--notices", "2", "--kills", "1"];
+    let output = demo(&arguments).args(["--notice-lead", "2s", "--policy", &policy]).output();
+    let report = report(output.unwrap());
+    assert_good(&report);
+    assert!(number(&report, "samplesScored") >= 48, "{report:#}");
+    assert_eq!(number(&report, "samplesGarbled"), 0, "{report:#}");
+}
+
+/// A trainer of another kind: it enqueues, keeps the engines' weights in step, takes and counts.
+async fn train_outside(url: &str, run: &str, steps: u64) -> Result<u64, Error> {
+    let options = RedisOptions {
+        url: url.to_owned(),
+        run: run.parse().unwrap(),
+        layout: None,
+        durability: Durability::Fast,
+    };
+    let port = until("the demo to begin the run", EVENT_LIMIT, || async {
+        RedisPort::connect(options.clone()).await.ok()
+    });
+    let queue = WorkQueue::new(Arc::new(port.await?));
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let (mut step, mut enqueued) = (0_u64, 0);
+    let report = |phase, step| {
+        let heartbeat = ebbtide_core::time::UnixMillis(0);
+        queue.put_trainer(TrainerRecord { phase, step, groups_per_step: 4, heartbeat })
+    };
+    while step < steps {
+        while enqueued < (step + 2) * 4 {
+            enqueued += 1;
+            let number = i32::try_from(enqueued).unwrap();
+            queue.enqueue(group(number, 4, 200)).await.unwrap();
+        }
+        let taken = until("a batch of sealed groups", EVENT_LIMIT, || async {
+            for engine in queue.view().await.ok()?.engines {
+                let url = format!("{}/update_weight_version", engine.address);
+                let label = serde_json::json!({ "new_version": step.to_string() });
+                let _ = http.post(url).json(&label).send().await;
+            }
+            report(TrainerPhase::Wait, step).await.ok()?;
+            let taken = queue.take("outside", 4).await.ok()?;
+            (taken.len() == 4).then_some(taken)
+        });
+        let ids: Vec<_> = taken.await?.iter().map(|taken| taken.group.group_id.clone()).collect();
+        queue.acknowledge("outside", &ids).await.unwrap();
+        step += 1;
+        publish_version(&queue, step).await;
+    }
+    report(TrainerPhase::Done, step).await.unwrap();
+    Ok(enqueued * 4)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trainer_outside_drives_the_demo_and_the_run_stays() {
+    let redis = require!(Redis::start().await);
+    let url = redis.url();
+    let arguments = ["--trainer", "external", "--run", "mine", "--redis", &url, "--for", "60s"];
+    let child = demo(&arguments)
+        .args(["--nodes", "4", "--notices", "3", "--kills", "2", "--notice-lead", "2s"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let enqueued = train_outside(&url, "mine", 5).await.expect("five steps are made");
+    let output = tokio::task::spawn_blocking(|| child.wait_with_output()).await.unwrap();
+    let report = report(output.unwrap());
+    assert_eq!(report["ok"], true, "{report:#}");
+    assert_eq!(number(&report, "unitsEnqueued"), enqueued);
+    assert_eq!((number(&report, "trainerSteps"), number(&report, "policyVersion")), (5, 5));
+    assert!(number(&report, "samplesCompleted") >= 80, "{report:#}");
+    for unknown in ["unitsLost", "duplicatesSealed", "verifiedUpdates", "tokensReceivedNotStored"] {
+        assert!(report[unknown].is_null(), "{unknown} cannot be known: {report:#}");
+    }
+    let status = Command::new(EBBTIDE)
+        .args(["queue", "status", "--redis", &url, "--run", "mine", "--output", "json"])
+        .output()
+        .unwrap();
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(
+        (&status["units"]["enqueued"], &status["policyVersion"]),
+        (&enqueued.into(), &5.into())
+    );
+
+    // What stands in Redis may be somebody's: the demo's own trainer does not touch it.
+    let output = demo(&["--redis", &url, "--run", "mine"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("run mine exists on this redis"));
+}
+
+#[test]
+fn trainer_outside_needs_a_redis() {
+    let output = demo(&["--trainer", "external"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("--trainer external needs --redis URL"), "{said}");
 }

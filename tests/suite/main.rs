@@ -13,4 +13,6 @@ mod controller;
 mod demo;
 mod policy;
 mod programs;
+mod python;
+mod queue;
 mod tidy;

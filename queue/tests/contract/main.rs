@@ -6,4 +6,5 @@ mod differential;
 mod durability;
 mod histories;
 mod laws;
+mod vectors;
 mod worlds;

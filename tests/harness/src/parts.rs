@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Error, place};
+use crate::{Error, Located, place, report};
 
 /// A real part that tests run against.
 #[derive(Debug)]
@@ -22,7 +22,8 @@ pub struct Part {
 pub(crate) enum Source {
     /// A package of Debian or Ubuntu, and the program looked for on `PATH`.
     DebianPackage { package: &'static str, program: &'static str, oldest: (u32, u32) },
-    /// A Python package in the virtual environment, with all its dependencies pinned.
+    /// A Python package in the virtual environment, with all its dependencies pinned; paths in
+    /// the requirements begin at the root of the repository.
     PythonPackage { requirements: &'static str },
     /// `go install PACKAGE@VERSION`.
     GoCommand { package: &'static str },
@@ -58,6 +59,15 @@ pub(crate) const MOTO: Part = Part {
     name: "moto",
     version: "5.2.5",
     source: Source::PythonPackage { requirements: include_str!("../moto-requirements.txt") },
+};
+
+/// The client in `python/`, and what its tests need.
+pub(crate) const PYTHON_CLIENT: Part = Part {
+    name: "python-client",
+    version: env!("CARGO_PKG_VERSION"),
+    source: Source::PythonPackage {
+        requirements: include_str!("../python-client-requirements.txt"),
+    },
 };
 
 pub(crate) const AEMM: Part = Part {
@@ -106,16 +116,28 @@ pub(crate) const HELM: Part = Part {
 };
 
 /// All parts, the quick ones first, so that what is wrong shows early.
-pub const PARTS: &[&Part] = &[&REDIS, &MOTO, &KUBECTL, &HELM, &AEMM, &KWOK, &CONTROL_PLANE];
+pub const PARTS: &[&Part] =
+    &[&REDIS, &MOTO, &PYTHON_CLIENT, &KUBECTL, &HELM, &AEMM, &KWOK, &CONTROL_PLANE];
 
 impl Part {
+    /// Finds the part, and records that it takes part in this test run.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::locate`].
+    pub fn take_part(&self) -> Result<Located, Error> {
+        let located = self.locate()?;
+        report::took_part(self, &located.version);
+        Ok(located)
+    }
+
     /// What installing it will do, as one line for people.
     #[must_use]
     pub fn how_to_get(&self) -> String {
         match &self.source {
             Source::DebianPackage { package, .. } => format!("apt-get install {package}"),
             Source::PythonPackage { .. } => format!(
-                "pip install {}=={} into {}",
+                "pip install {} {} and what it needs into {}",
                 self.name,
                 self.version,
                 place::virtual_environment().display()

@@ -10,7 +10,10 @@ pub(super) fn install_requirements(part: &Part, requirements: &str) -> Result<()
     let environment = virtual_environment(part)?;
     let wanted = environment.join("requirements.txt");
     fs::write(&wanted, requirements).map_err(Error::io("write", &wanted))?;
-    run(pip(&environment).args(["install", "--quiet", "--requirement"]).arg(&wanted))?;
+    run(pip(&environment)
+        .args(["install", "--quiet", "--requirement"])
+        .arg(&wanted)
+        .current_dir(place::repository()))?;
     let marker = environment.join(part.marker_name());
     fs::write(&marker, requirements).map_err(Error::io("write", &marker))
 }

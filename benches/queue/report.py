@@ -1,0 +1,122 @@
+"""What the rounds say: medians with their spread, the goals, and the figures by key."""
+
+import statistics
+
+import contestants
+
+AOF_EVERYSEC_SUFFIX = "AofEverysec"
+
+THROUGHPUT_ROWS = [
+    ("floor, batched by 16", "batchedFloorCyclesPerSecond"),
+    ("floor, batched by 16, spec copied", "batchedFloorWithSpecCyclesPerSecond"),
+    ("floor, unbatched", "unbatchedFloorCyclesPerSecond"),
+    ("floor, unbatched, spec copied", "unbatchedFloorWithSpecCyclesPerSecond"),
+    ("Ebbtide, batched by 16", "batchedCyclesPerSecond"),
+    ("Ebbtide, unbatched", "unbatchedCyclesPerSecond"),
+    ("Ebbtide, with partials of 8 KiB", "partialCyclesPerSecond"),
+    (f"{contestants.PEERS['apalis']}, batched by 100", "apalisCyclesPerSecond"),
+    (f"{contestants.PEERS['bullmq']}, 100 concurrent", "bullmqCyclesPerSecond"),
+    (f"{contestants.PEERS['celery']}, 100 reserved", "celeryCyclesPerSecond"),
+    (f"{contestants.PEERS['rq']}, one at a time", "rqCyclesPerSecond"),
+]
+ONCE_ROWS = [
+    ("cost at 10^6 waiting units over 10^3", "depthSlowdown1e6Over1e3"),
+    ("hand-back of 512 units, ms", "handBack512Ms"),
+    ("... with all tokens in the tails, ms", "handBack512AllInTailMs"),
+    ("hand-back of 125 x 64 units, ms", "handBack125x64Ms"),
+    ("lease time, ms", "leaseTtlMs"),
+    ("units leased again after SIGKILL, ms", "recoveryAfterKillMs"),
+    ("bytes per waiting unit", "bytesPerWaitingUnit"),
+    ("bytes per partial token", "bytesPerPartialToken"),
+]
+# In queue.json, in this order.
+KEYS = [
+    "batchedCyclesPerSecond",
+    "unbatchedCyclesPerSecond",
+    *contestants.FLOOR,
+    "bullmqCyclesPerSecond",
+    "rqCyclesPerSecond",
+    "celeryCyclesPerSecond",
+    "apalisCyclesPerSecond",
+    "partialCyclesPerSecond",
+    *contestants.EBBTIDE_ONCE,
+]
+
+
+def kept(values):
+    """All rounds but the first."""
+    return values[1:]
+
+
+def headline(figures, key):
+    """The median over the rounds kept, or the value measured once; None when not measured."""
+    value = figures.get(key)
+    return statistics.median(kept(value)) if isinstance(value, list) else value
+
+
+def table(passes):
+    lines = []
+    for aof, figures in passes.items():
+        lines += ["", f"{f'AOF {aof}, cycles per second':42}{'min':>10}{'median':>10}{'max':>10}"]
+        for name, key in THROUGHPUT_ROWS:
+            if key in figures:
+                values = kept(figures[key])
+                spread = [min(values), statistics.median(values), max(values)]
+                lines.append(f"  {name:40}" + "".join(f"{value:10,.0f}" for value in spread))
+        for name, key in ONCE_ROWS:
+            if figures.get(key) is not None:
+                lines.append(f"  {name:40}{'':10}{figures[key]:10,.2f}")
+    return "\n".join(lines)
+
+
+def goals(passes):
+    lines = []
+    for aof, figures in passes.items():
+        lines += ["", f"{f'AOF {aof}, goals':42}{'measured':>10}   wanted"]
+        for name, measured, sign, bound in goal_values(lambda key: headline(figures, key)):
+            if measured is None or bound is None:
+                lines.append(f"  {name:40}{'-':>10}   not measured")
+                continue
+            is_met = measured >= bound if sign == ">=" else measured <= bound
+            word = "pass" if is_met else "FAIL"
+            lines.append(f"  {name:40}{measured:10,.2f}   {sign} {bound:,.2f}  {word}")
+    return "\n".join(lines) + "\n"
+
+
+def goal_values(value_of):
+    """Name, figure, sign and bound of each goal; None where something was not measured."""
+
+    def ratio(above, below):
+        pair = value_of(above), value_of(below)
+        return None if None in pair else pair[0] / pair[1]
+
+    lease_ttl_ms = value_of("leaseTtlMs")
+    batched, unbatched = "batchedCyclesPerSecond", "unbatchedCyclesPerSecond"
+    bullmq = "bullmqCyclesPerSecond"
+    return [
+        ("batched / its floor", ratio(batched, "batchedFloorCyclesPerSecond"), ">=", 0.5),
+        ("batched / BullMQ", ratio(batched, bullmq), ">=", 3),
+        ("unbatched / BullMQ", ratio(unbatched, bullmq), ">=", 1.3),
+        ("cost at 10^6 over 10^3 units", value_of("depthSlowdown1e6Over1e3"), "<=", 1.2),
+        ("hand-back of 512 units, ms", value_of("handBack512Ms"), "<=", 500),
+        ("hand-back of 125 x 64 units, ms", value_of("handBack125x64Ms"), "<=", 5_000),
+        (
+            "units leased again after SIGKILL, ms",
+            value_of("recoveryAfterKillMs"),
+            "<=",
+            None if lease_ttl_ms is None else lease_ttl_ms + 2_000,
+        ),
+    ]
+
+
+def figures_by_key(passes):
+    """Flat: every key of the benchmark, null where it was not measured."""
+    off = {key: rounded(headline(passes.get("off", {}), key)) for key in KEYS}
+    everysec = passes.get("everysec", {})
+    return off | {
+        key + AOF_EVERYSEC_SUFFIX: rounded(headline(everysec, key)) for key in KEYS
+    }
+
+
+def rounded(value):
+    return None if value is None else round(value, 3)
