@@ -6,4 +6,7 @@ mod differential;
 mod durability;
 mod histories;
 mod laws;
+mod links;
+mod outages;
+mod refusals;
 mod worlds;
