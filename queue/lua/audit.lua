@@ -1,133 +1,414 @@
 -- AUDIT part cursor repair
--- Recomputes what must hold from the raw keys of one page; with `repair` 1 mends what does not.
--- Parts: groups, units, specs, history, chunks, ready:generate, ready:reward, lease:generate,
--- lease:reward, held. Answers {cursor, findings}; a finding is {subject, problem}; cursor 0 is the
--- end of the part.
-local part, cursor, repairs = ARGV[1], ARGV[2], ARGV[3] == '1'
-local findings = {}
+-- Recomputes what must hold from the raw keys of one page; with `repair` 1 mends what does not, and
+-- throws away no more than what is damaged. Parts: groups, units, specs, history, chunks,
+-- ready:generate, ready:reward, lease:generate, lease:reward, held. Answers {cursor, findings}; a
+-- finding is {subject, problem}; cursor 0 is the end of the part.
 
-local function find(subject, problem, repair)
-  findings[#findings + 1] = { subject, problem }
-  if repairs and repair then repair() end
+do
+
+-- What belongs to one call, and the functions: one name for all, since Lua has room for 200 in all.
+local audit = {}
+
+-- The lease of a unit whose lease was lost: that of a run that says nothing else.
+audit.LEASE_MS = 15000
+
+function audit.find(subject, problem, repair)
+  audit.findings[#audit.findings + 1] = { subject, problem }
+  if audit.repairs and repair then repair() end
 end
 
--- A unit that stands nowhere, in the wrong set, or at the wrong place of the right one.
-local function check_place(unit, record)
-  local stands = place_of(record)
-  for _, set in ipairs({ READY[GENERATE], READY[REWARD], LEASE[GENERATE], LEASE[REWARD] }) do
-    local is_at = call('ZSCORE', set, unit)
-    if set == stands then
-      local due = record[STATE] == ENQUEUED and score(unit, record) or record[DEADLINE]
-      if tonumber(is_at) ~= due then
-        find(unit, is_at and 'stands at the wrong place of its queue' or 'is in no queue',
-          function() moved[unit], changed[unit] = true, true end)
-      end
-    elseif is_at then
-      find(unit, 'is also in ' .. set, function() call('ZREM', set, unit) end)
-    end
+-- A number in LEB128, and where the next one begins.
+function audit.number_at(bytes, at)
+  local number, scale = 0, 1
+  for place = at, at + 9 do
+    local byte = string.byte(bytes, place)
+    if not byte then return nil, at end
+    number = number + byte % 128 * scale
+    if byte < 128 then return number, place + 1 end
+    scale = scale * 128
   end
+  return nil, at
 end
 
-local function has_chunks(unit, record)
-  for index = 0, record[PARTS] - 1 do
-    if call('HEXISTS', CHUNKS, unit .. '/' .. index) == 0 then return false end
-  end
-  for index = 0, record[ORIGINS] - 1 do
-    if call('HEXISTS', CHUNKS, unit .. '/o' .. index) == 0 then return false end
+-- Whether bytes hold a table with no other fields than the first `fields`.
+function audit.is_table(bytes, fields)
+  local is_read, found = pcall(unpacked, bytes or '')
+  if not is_read or type(found) ~= 'table' then return false end
+  for field in pairs(found) do
+    if type(field) ~= 'number' or field < 1 or field > fields then return false end
   end
   return true
 end
 
-local function check_chunks(id, group, unit, record)
-  if has_chunks(unit, record) then return end
-  find(unit, 'has lost stored tokens', function()
-    if is_final(record[STATE]) and group[ENTRY] == '' then return fail(id, group, 'damaged') end
-    if is_final(record[STATE]) then return end
-    count('wasted:damaged', record[TOKENS])
-    remember(unit, record, 'damaged', '')
-    drop_chunks(unit, record)
-    record[FIRST], record[LAST], record[AT_LEASE], record[PRESERVED] = 0, 0, 0, 0
-    record[STAGE] = GENERATE
-    make_ready(unit, record)
-    moved[unit] = true
-  end)
+function audit.is_unit(bytes) return audit.is_table(bytes, #UNIT.__index) end
+
+function audit.is_group(bytes)
+  return audit.is_table(bytes, ENTRY) and audit.is_table(unpacked(bytes)[TERMS], REMEMBER)
 end
 
-local function check_progress(id, group)
+-- The record of a group if it can be read; otherwise whether there is one.
+function audit.sound_group(id)
+  local packed = groups[id] or call('HGET', GROUPS, id)
+  if groups[id] or audit.is_group(packed) then return read_group(id) end
+  return nil, packed
+end
+
+-- Where a stored chunk begins, its version and its tokens; nothing when it, or its origin, is gone
+-- or damaged. Token by token only when it is to be mended: whoever checks reads them anyway.
+function audit.chunk_of(unit, index)
+  local bytes = call('HGET', CHUNKS, unit .. '/' .. index)
+  if not bytes or #bytes < 8 or string.byte(bytes, 3) ~= 1 then return end
+  local origin, at, numbers = struct.unpack('<H', bytes), 4, {}
+  for field = 1, 5 do numbers[field], at = audit.number_at(bytes, at) end
+  local offset, version, count = numbers[1], numbers[2], numbers[5]
+  local ids = count and #bytes + 1 - at - 4 * count
+  if not ids or ids < count or ids > 5 * count then return end
+  if not audit.is_table(call('HGET', CHUNKS, unit .. '/o' .. origin), 4) then return end
+  if audit.repairs then
+    local _, ends = string.gsub(string.sub(bytes, at, at + ids - 1), '[%z\1-\127]', '')
+    if ends ~= count then return end
+  end
+  return offset, version, count
+end
+
+-- How many of the first `limit` chunks are whole and follow each other; their tokens and versions.
+function audit.whole_part(unit, limit)
+  local parts, tokens, first, last = 0, 0, 0, 0
+  while parts < limit do
+    local offset, version, count = audit.chunk_of(unit, parts)
+    if offset ~= tokens or version < last then break end
+    if parts == 0 then first = version end
+    parts, tokens, last = parts + 1, tokens + count, version
+  end
+  return parts, tokens, first, last
+end
+
+function audit.is_taken(group)
+  local pending = redis.pcall('XPENDING', OUT, TRAINERS, group[ENTRY], group[ENTRY], 1)
+  return not pending.err and #pending == 1
+end
+
+-- Takes a sealed group that no trainer has out of the buffer again: it goes on until it is whole.
+function audit.unseal(id, group)
+  if group[ENTRY] == '' then return end
+  call('XDEL', OUT, group[ENTRY])
+  count('tokens_accepted', -group[DONE_TOKENS])
+  count('groups_sealed', -1)
+  group[ENTRY], changed_groups[id] = '', true
+  if group[EXPIRES_AT] > 0 then call('ZADD', EXPIRY, group[EXPIRES_AT], id) end
+end
+
+-- Ends a group that cannot go on; the record of its failure tells the trainer.
+function audit.fail_damaged(id, group)
+  if group[ENTRY] ~= '' then
+    redis.pcall('XACK', OUT, TRAINERS, group[ENTRY])
+    call('XDEL', OUT, group[ENTRY])
+    count('tokens_accepted', -group[DONE_TOKENS])
+  end
+  fail(id, group, 'damaged')
+end
+
+-- A sample of a group that a trainer has already: it is missing if the group is delivered again.
+function audit.give_up(unit, record)
+  count('completed', -1)
+  count('dead', 1)
+  count('tokens_accepted', -record[TOKENS])
+  count('wasted:damaged', record[TOKENS])
+  drop_chunks(unit, record)
+  record[STATE], changed[unit] = DEAD, true
+end
+
+-- Takes a unit back to its chunks that are whole; another holder goes on from there.
+function audit.rewind(unit, record, parts, tokens, first, last)
+  if record[STATE] == COMPLETED then count('completed', -1) end
+  count('wasted:damaged', record[TOKENS] - tokens)
+  remember(unit, record, 'damaged', '')
+  local rest = {}
+  for index = parts, record[PARTS] - 1 do rest[#rest + 1] = unit .. '/' .. index end
+  call_on('HDEL', CHUNKS, rest)
+  if parts == 0 then drop_chunks(unit, record) end
+  record[TOKENS], record[PARTS], record[FIRST], record[LAST] = tokens, parts, first, last
+  record[AT_LEASE], record[PRESERVED] = 0, math.min(record[PRESERVED], tokens)
+  record[STAGE], record[FINISH], record[GENERATED], record[SCORE] = GENERATE, '', 0, ''
+  make_ready(unit, record)
+  moved[unit] = true
+end
+
+function audit.check_chunks(id, group, unit, record)
+  local parts, tokens, first, last = audit.whole_part(unit, record[PARTS])
+  local is_whole = parts == record[PARTS]
+  if is_whole and tokens == record[TOKENS]
+      and (parts == 0 or (first == record[FIRST] and last == record[LAST])) then
+    return false
+  end
+  audit.find(unit, is_whole and 'counts its tokens wrongly' or 'has lost stored tokens', function()
+    if is_whole then
+      record[TOKENS], record[FIRST], record[LAST] = tokens, first, last
+      changed[unit] = true
+    elseif audit.is_taken(group) then
+      audit.give_up(unit, record)
+    else
+      audit.unseal(id, group)
+      audit.rewind(unit, record, parts, tokens, first, last)
+    end
+  end)
+  return true
+end
+
+-- A unit that stands nowhere, in the wrong set, or at the wrong place of the right one.
+function audit.check_place(unit, record)
+  local stands = place_of(record)
+  for set, name in pairs(audit.SETS) do
+    local is_at = call('ZSCORE', set, unit)
+    if set == stands then
+      if not is_at or (record[STATE] == ENQUEUED and tonumber(is_at) ~= score(unit, record)) then
+        audit.find(unit, is_at and 'stands at the wrong place of ' .. name or 'is in no queue',
+          function()
+            -- Its holder is most likely there, and renews the lease in time.
+            deadlines[unit], moved[unit], changed[unit] = now + audit.LEASE_MS, true, true
+          end)
+      end
+    elseif is_at then
+      audit.find(unit, 'is also in ' .. name, function() call('ZREM', set, unit) end)
+    end
+  end
+end
+
+-- A unit without a record was never leased; this tells one that was and has lost it.
+function audit.has_lived(unit, record)
+  if record[STATE] ~= ENQUEUED or record[TOKEN] > 0 then return false end
+  if call('HEXISTS', CHUNKS, unit .. '/0') + call('HEXISTS', HISTORY, unit) > 0 then return true end
+  if call('ZSCORE', READY[GENERATE], unit) then return false end
+  return call('ZSCORE', LEASE[GENERATE], unit) or call('ZSCORE', LEASE[REWARD], unit)
+    or call('ZSCORE', READY[REWARD], unit)
+end
+
+-- Makes a new record from what is left, chunks and history; answers whether the response had ended.
+function audit.restore(unit, record)
+  local has_ended, origins = false, 0
+  while call('HEXISTS', CHUNKS, unit .. '/o' .. origins) == 1 do origins = origins + 1 end
+  local parts, tokens, first, last = audit.whole_part(unit, math.huge)
+  record[TOKENS], record[PARTS], record[ORIGINS] = tokens, parts, origins
+  record[FIRST], record[LAST] = first, last
+  record[TOKEN], record[LEASED_AT] = math.max(audit.last_token, 1), now
+  local events = call('HGET', HISTORY, unit)
+  for _, event in ipairs(events and unpacked(events) or {}) do
+    local what = event[2]
+    if what == 'fault' then record[ATTEMPTS] = record[ATTEMPTS] + 1 end
+    if what == 'lease_expired' then record[INFRA] = record[INFRA] + 1 end
+    if what == 'handed_back' then record[HAND_BACKS] = record[HAND_BACKS] + 1 end
+    if what == 'dead' then record[STATE] = DEAD end
+    if what == 'expired' or what == 'stale' then record[STATE] = EXPIRED end
+    has_ended = has_ended or what == 'generated'
+  end
+  for set in pairs(audit.SETS) do call('ZREM', set, unit) end
+  remember(unit, record, 'damaged', '')
+  changed[unit], moved[unit] = true, true
+  return has_ended
+end
+
+-- How many slots are open and how many complete, the tokens of those and their oldest version.
+function audit.count_slots(id, group)
   local open, done, tokens, oldest = 0, 0, 0, -1
   for slot = 0, group[SIZE] - 1 do
     local record = read_unit(unit_of(id, slot))
     if not is_final(record[STATE]) then open = open + 1 end
     if record[STATE] == COMPLETED then
       done, tokens = done + 1, tokens + record[TOKENS]
-      if record[PARTS] > 0 and (oldest < 0 or record[FIRST] < oldest) then oldest = record[FIRST] end
+      local first = record[FIRST]
+      if record[PARTS] > 0 and (oldest < 0 or first < oldest) then oldest = first end
     end
   end
-  if open ~= group[OPEN] or done ~= group[DONE] or tokens ~= group[DONE_TOKENS]
-      or oldest ~= group[OLDEST] then
-    find(id, 'counts its slots wrongly', function()
-      group[OPEN], group[DONE], group[DONE_TOKENS], group[OLDEST] = open, done, tokens, oldest
-      changed_groups[id] = true
-    end)
+  return open, done, tokens, oldest
+end
+
+-- Restores the records of a group's units. Where more had been complete than still are, nobody
+-- knows any more which: the responses of all of them are begun anew.
+function audit.restore_all(id, group, lost)
+  local _, done, tokens = audit.count_slots(id, group)
+  local gone, gone_tokens = group[DONE] - done, group[DONE_TOKENS] - tokens
+  local stays = audit.is_taken(group)
+  if not stays then audit.unseal(id, group) end
+  count('completed', -gone)
+  if stays then
+    count('dead', gone)
+    count('tokens_accepted', -gone_tokens)
+    count('wasted:damaged', gone_tokens)
   end
-  if open > 0 then return end
+  for unit in pairs(lost) do
+    local record = read_unit(unit)
+    local has_ended = audit.restore(unit, record) or gone > 0
+    if not stays and has_ended then count('wasted:damaged', record[TOKENS]) end
+    if stays or has_ended then drop_chunks(unit, record) end
+    if stays and record[STATE] == ENQUEUED then record[STATE] = DEAD end
+  end
+end
+
+-- The units of a group whose record is gone or cannot be read.
+function audit.check_records(id, group)
+  local lost = {}
+  for slot = 0, group[SIZE] - 1 do
+    local unit = unit_of(id, slot)
+    local packed = call('HGET', UNITS, unit)
+    local is_damaged = packed and not audit.is_unit(packed)
+    local record = units[unit] or adopt(unit, not is_damaged and packed)
+    if is_damaged or audit.has_lived(unit, record) then
+      audit.find(unit, is_damaged and 'has a damaged record' or 'has lost its record')
+      lost[unit] = true
+    end
+  end
+  if audit.repairs and next(lost) then audit.restore_all(id, group, lost) end
+  return lost
+end
+
+function audit.check_progress(id, group, is_known_wrong)
+  local open, done, tokens, oldest = audit.count_slots(id, group)
+  local function correct()
+    if open > 0 and not audit.is_taken(group) then audit.unseal(id, group) end
+    group[ENDED], group[DONE] = group[SIZE] - open, done
+    group[DONE_TOKENS], group[OLDEST] = tokens, oldest
+    changed_groups[id] = true
+  end
+  if is_known_wrong then
+    if audit.repairs then correct() end
+  elseif open ~= group[SIZE] - group[ENDED] or done ~= group[DONE] or tokens ~= group[DONE_TOKENS]
+      or oldest ~= group[OLDEST] then
+    audit.find(id, 'counts its slots wrongly', correct)
+  end
+  local due = group[ENTRY] == '' and group[EXPIRES_AT] or 0
+  if due > 0 and tonumber(call('ZSCORE', EXPIRY, id) or 0) ~= due then
+    audit.find(id, 'would not expire', function() call('ZADD', EXPIRY, due, id) end)
+  end
   if group[ENTRY] == '' then
-    find(id, 'is complete and was not sealed', function() settle(id, group) end)
+    if open > 0 then return end
+    audit.find(id, 'is complete and was not sealed', function() settle(id, group) end)
   elseif #call('XRANGE', OUT, group[ENTRY], group[ENTRY]) == 0 then
-    find(id, 'is sealed and not in the buffer', function()
+    -- A trainer that has it can still acknowledge it; in the buffer it would come a second time.
+    if audit.is_taken(group) then
+      return audit.find(id, 'is taken and would not be delivered again')
+    end
+    audit.find(id, 'is sealed and not in the buffer', function()
       group[ENTRY], changed_groups[id] = call('XADD', OUT, '*', 'group', id), true
     end)
   end
 end
 
-local function check_group(id)
-  local group = read_group(id)
-  if not group then return end
-  if call('HEXISTS', SPECS, id) == 0 then
-    return find(id, 'has lost its prompt', function() fail(id, group, 'damaged') end)
-  end
+-- Numbers that are given once must never be given again.
+function audit.check_counter(name, highest)
+  if highest <= tonumber(call('HGET', COUNTERS, name) or '0') then return end
+  audit.find('counter ' .. name, 'counts less than was given', function()
+    call('HSET', COUNTERS, name, highest)
+  end)
+end
+
+-- A group whose record is gone or damaged, while its prompt is there: it fails, so that the trainer
+-- learns of it and may enqueue it again.
+function audit.fail_fallen(id, size)
+  local terms = {}
+  for field = SIZE, REMEMBER do terms[field - SIZE + 1] = 0 end
+  terms[1], terms[EXPIRES_AT - SIZE + 1], terms[#terms] = size, 1, 24 * 3600 * 1000
+  local group = group_from({ pack(terms) })
+  groups[id] = group
   for slot = 0, group[SIZE] - 1 do
     local unit = unit_of(id, slot)
-    local record = groups[id] and read_unit(unit)
-    if record then
-      check_place(unit, record)
-      check_chunks(id, group, unit, record)
-    end
+    local packed = call('HGET', UNITS, unit)
+    local record = adopt(unit, audit.is_unit(packed) and packed)
+    if record[STATE] == COMPLETED then group[DONE_TOKENS] = group[DONE_TOKENS] + record[TOKENS] end
+    for set in pairs(audit.SETS) do call('ZREM', set, unit) end
   end
-  if groups[id] then check_progress(id, group) end
+  for _, entry in ipairs(call('XRANGE', OUT, '-', '+')) do
+    if entry[2][2] == id then group[ENTRY] = entry[1] end
+  end
+  audit.fail_damaged(id, group)
 end
 
--- Fields of a hash that belong to no group.
-local function check_orphans(hash, count_hint, group_of_field)
-  local page = call('HSCAN', hash, cursor, 'COUNT', count_hint)
+-- The number of slots by a group's prompt. The rest of it Redis cannot decode: it knows no bytes.
+function audit.size_of(spec)
+  local _, key_ends = string.find(spec, '\170group_size', 1, true)
+  local is_read, _, size = pcall(cmsgpack.unpack_one, spec, key_ends or #spec)
+  return is_read and type(size) == 'number' and size or nil
+end
+
+-- The group if it is there; what is left of one that is not is removed, or makes it fail.
+function audit.owner(id, left, remove)
+  if audit.fallen[id] then return end
+  local group, is_damaged = audit.sound_group(id)
+  if group then return group end
+  local size = audit.size_of(call('HGET', SPECS, id) or '')
+  if size then
+    audit.fallen[id] = true
+    audit.find(id, is_damaged and 'has a damaged record' or 'has lost its record',
+      function() audit.fail_fallen(id, size) end)
+  else
+    audit.find(left, 'belongs to no group', remove)
+  end
+end
+
+function audit.check_group(id)
+  local group = audit.owner(id, id, function() call('HDEL', GROUPS, id) end)
+  if not group then return end
+  if call('HEXISTS', SPECS, id) == 0 then
+    return audit.find(id, 'has lost its prompt', function() audit.fail_damaged(id, group) end)
+  end
+  local lost = audit.check_records(id, group)
+  local is_known_wrong, highest = next(lost) ~= nil, 0
+  for slot = 0, group[SIZE] - 1 do
+    local unit = unit_of(id, slot)
+    local record = read_unit(unit)
+    highest = math.max(highest, record[TOKEN])
+    if lost[unit] or audit.check_chunks(id, group, unit, record) then
+      is_known_wrong = true
+    else
+      audit.check_place(unit, record)
+    end
+  end
+  audit.check_counter('token', highest)
+  audit.check_counter('sequence', group[SEQUENCE] + group[SIZE] - 1)
+  audit.check_progress(id, group, is_known_wrong)
+end
+
+-- Fields of a hash that belong to no group, to no slot of theirs, or to none of its stored chunks.
+function audit.check_fields(hash, count_hint)
+  local page = call('HSCAN', hash, audit.cursor, 'COUNT', count_hint)
   for index = 1, #page[2], 2 do
     local field = page[2][index]
-    if not read_group(group_of_field(field)) then
-      find(field, 'belongs to no group', function() call('HDEL', hash, field) end)
+    local function remove() call('HDEL', hash, field) end
+    local unit, kind, number = string.match(field, '^([^/]*)/?(o?)(%d*)$')
+    local group = audit.owner(hash == SPECS and field or group_of(unit or ''), field, remove)
+    if group and hash ~= SPECS then
+      local slot, limit = slot_of(unit), math.huge
+      if hash == CHUNKS and slot and audit.is_unit(call('HGET', UNITS, unit)) then
+        limit = read_unit(unit)[kind == 'o' and ORIGINS or PARTS]
+      end
+      if not slot or slot >= group[SIZE] or (number ~= '' and tonumber(number) >= limit) then
+        audit.find(field, 'belongs to nothing', remove)
+      end
     end
   end
   return page[1]
 end
 
--- Members of a queue that have no record, or one that says they stand elsewhere.
-local function check_members(set)
-  local page = call('ZSCAN', set, cursor, 'COUNT', 256)
+-- Members of a queue that are no unit; units in the wrong one are found with their group.
+function audit.check_members(set)
+  local page = call('ZSCAN', set, audit.cursor, 'COUNT', 256)
   for index = 1, #page[2], 2 do
     local unit = page[2][index]
-    local record = read_unit(unit)
-    if not record or place_of(record) ~= set then
-      find(unit, 'is in ' .. set .. ' without reason', function() call('ZREM', set, unit) end)
+    local function remove() call('ZREM', set, unit) end
+    local group = audit.owner(group_of(unit), unit, remove)
+    local slot = slot_of(unit)
+    if group and not (slot and slot < group[SIZE]) then
+      audit.find(unit, 'belongs to nothing', remove)
     end
   end
   return page[1]
 end
 
-local function check_held()
+function audit.check_held()
   local held, counted = {}, call('HGETALL', COUNTERS)
   for stage = GENERATE, REWARD do
     for _, unit in ipairs(call('ZRANGE', LEASE[stage], 0, -1)) do
-      local record = read_unit(unit)
-      local of_node = record and node_of(record)
+      local is_read, record = pcall(read_unit, unit)
+      local of_node = is_read and record and node_of(record)
       if of_node then held['held:' .. of_node] = (held['held:' .. of_node] or 0) + 1 end
     end
   end
@@ -137,30 +418,80 @@ local function check_held()
   end
   for name, units_held in pairs(held) do
     if tonumber(call('HGET', COUNTERS, name) or '0') ~= units_held then
-      find(string.sub(name, 6), 'holds another number of units than counted', function()
+      audit.find(string.sub(name, 6), 'holds another number of units than counted', function()
         if units_held == 0 then call('HDEL', COUNTERS, name) end
         if units_held > 0 then call('HSET', COUNTERS, name, units_held) end
       end)
     end
   end
-  return '0'
 end
 
-local of_chunk = function(field) return group_of(string.match(field, '^[^/]*')) end
-local itself = function(field) return field end
-local next_cursor = '0'
-if part == 'groups' then
-  local page = call('HSCAN', GROUPS, cursor, 'COUNT', 16)
-  next_cursor = page[1]
-  for index = 1, #page[2], 2 do check_group(page[2][index]) end
-elseif part == 'units' then next_cursor = check_orphans(UNITS, 256, group_of)
-elseif part == 'specs' then next_cursor = check_orphans(SPECS, 256, itself)
-elseif part == 'history' then next_cursor = check_orphans(HISTORY, 256, group_of)
-elseif part == 'chunks' then next_cursor = check_orphans(CHUNKS, 256, of_chunk)
-elseif part == 'ready:generate' then next_cursor = check_members(READY[GENERATE])
-elseif part == 'ready:reward' then next_cursor = check_members(READY[REWARD])
-elseif part == 'lease:generate' then next_cursor = check_members(LEASE[GENERATE])
-elseif part == 'lease:reward' then next_cursor = check_members(LEASE[REWARD])
-elseif part == 'held' then next_cursor = check_held() end
-flush()
-return { next_cursor, findings }
+function audit.for_each(hash, is_sound, act)
+  local fields = call('HKEYS', hash)
+  for from = 1, #fields, 1000 do
+    local to = math.min(from + 999, #fields)
+    for index, packed in ipairs(call('HMGET', hash, unpack(fields, from, to))) do
+      if is_sound(packed) then act(fields[from + index - 1], unpacked(packed)) end
+    end
+  end
+end
+
+-- Makes the counters of slots and tokens agree with what is there, at one moment. A shard that is
+-- too large for one step is left alone.
+function audit.settle_counters()
+  if call('HLEN', UNITS) + call('HLEN', GROUPS) > 100000 then return end
+  local open, tokens, is_sealed, counters, wasted = 0, 0, {}, {}, 0
+  audit.for_each(GROUPS, audit.is_group, function(id, group)
+    group = group_from(group)
+    open, is_sealed[id] = open + group[SIZE] - group[ENDED], group[ENTRY] ~= ''
+  end)
+  audit.for_each(UNITS, audit.is_unit, function(unit, record)
+    if is_sealed[group_of(unit)] == false then tokens = tokens + (record[TOKENS] or 0) end
+  end)
+  local all = call('HGETALL', COUNTERS)
+  for index = 1, #all, 2 do
+    counters[all[index]] = tonumber(all[index + 1])
+    if string.sub(all[index], 1, 7) == 'wasted:' then wasted = wasted + tonumber(all[index + 1]) end
+  end
+  local function settle_sum(subject, enters, leaves, names, here)
+    local entered, found = counters[enters] or 0, here
+    for _, name in ipairs(names) do found = found + (counters[name] or 0) end
+    if entered ~= found then
+      local problem = string.format('%.0f counted, %.0f accounted for', entered, found)
+      audit.find(subject, problem, function()
+        count(entered > found and leaves or enters, math.abs(entered - found))
+      end)
+    end
+  end
+  local ends = { 'completed', 'dead', 'expired', 'cancelled' }
+  settle_sum('slots', 'enqueued', 'cancelled', ends, open)
+  settle_sum('tokens', 'tokens_generated', 'wasted:damaged', { 'tokens_accepted' }, tokens + wasted)
+end
+
+register('audit', FINISHES, function()
+  local part, next_cursor = ARGV[1], '0'
+  audit.cursor, audit.repairs, audit.findings, audit.fallen = ARGV[2], ARGV[3] == '1', {}, {}
+  audit.last_token = tonumber(call('HGET', COUNTERS, 'token') or '0')
+  audit.SETS = { [READY[GENERATE]] = 'ready:generate', [READY[REWARD]] = 'ready:reward',
+    [LEASE[GENERATE]] = 'lease:generate', [LEASE[REWARD]] = 'lease:reward' }
+  if part == 'groups' then
+    local page = call('HSCAN', GROUPS, audit.cursor, 'COUNT', 16)
+    next_cursor = page[1]
+    for index = 1, #page[2], 2 do audit.check_group(page[2][index]) end
+  elseif part == 'units' then next_cursor = audit.check_fields(UNITS, 256)
+  elseif part == 'specs' then next_cursor = audit.check_fields(SPECS, 256)
+  elseif part == 'history' then next_cursor = audit.check_fields(HISTORY, 256)
+  elseif part == 'chunks' then next_cursor = audit.check_fields(CHUNKS, 256)
+  elseif part == 'held' then
+    audit.check_held()
+    if audit.repairs then audit.settle_counters() end
+  else
+    for set, name in pairs(audit.SETS) do
+      if name == part then next_cursor = audit.check_members(set) end
+    end
+  end
+  flush()
+  return { next_cursor, audit.findings }
+end)
+
+end

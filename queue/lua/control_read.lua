@@ -1,6 +1,7 @@
 -- READ KEYS records...
 -- Answers the server's time and every record, all of one moment.
-local clock = redis.call('TIME')
-local records = {}
-for index, key in ipairs(KEYS) do records[index] = redis.call('HGETALL', key) end
-return { clock[1] * 1000 + math.floor(clock[2] / 1000), records }
+register_control('control_read', READS, function(keys, arguments)
+  local records = {}
+  for index, key in ipairs(keys) do records[index] = call('HGETALL', key) end
+  return { server_time(), records }
+end)

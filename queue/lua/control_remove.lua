@@ -1,3 +1,5 @@
 -- REMOVE KEYS record index; ARGV member
-redis.call('SREM', KEYS[2], ARGV[1])
-return redis.call('DEL', KEYS[1])
+register_control('control_remove', FINISHES, function(keys, arguments)
+  call('SREM', keys[2], arguments[1])
+  return call('DEL', keys[1])
+end)

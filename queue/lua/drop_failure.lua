@@ -1,3 +1,5 @@
 -- DROP_FAILURE record
 -- Deletes a record of a failure; answers how many it deleted.
-return call('XDEL', FAILED, ARGV[1])
+register('drop_failure', FINISHES, function()
+  return call('XDEL', FAILED, ARGV[1])
+end)

@@ -9,7 +9,8 @@ local function snapshot(unit)
   return { unit, record[STATE], record[STAGE], record[TOKENS], record[HOLDER], record[TOKEN],
     record[ATTEMPTS] + record[SCORE_ATTEMPTS], record[INFRA], record[HAND_BACKS],
     group[ENTRY] ~= '' and 1 or 0, has_tokens and record[FIRST] or -1,
-    has_tokens and record[LAST] or -1, group[ENQUEUED_AT], record[LEASED_AT], record[DEADLINE] }
+    has_tokens and record[LAST] or -1, group[ENQUEUED_AT], record[LEASED_AT],
+    is_leased(record[STATE]) and tonumber(call('ZSCORE', place_of(record), unit) or '0') or 0 }
 end
 
 local function snapshots_of_group(id)

@@ -1,7 +1,9 @@
 -- PEEK stage limit
 -- Answers the units at the head of the ready queue, in the order in which they would be leased.
-local found = {}
-for _, unit in ipairs(call('ZRANGE', READY[tonumber(ARGV[1])], 0, tonumber(ARGV[2]) - 1)) do
-  found[#found + 1] = snapshot(unit)
-end
-return found
+register('peek', READS, function()
+  local found = {}
+  for _, unit in ipairs(call('ZRANGE', READY[tonumber(ARGV[1])], 0, tonumber(ARGV[2]) - 1)) do
+    found[#found + 1] = snapshot(unit)
+  end
+  return found
+end)

@@ -1,56 +1,114 @@
--- What every script of a shard shares: keys, records, and how slots and groups end.
--- A client sends '#!lua' and its flags, then this file, then one or more of the others. Every
--- script declares the same keys in the same order, all with the hash tag of one shard. Times are
--- milliseconds of the Redis server's clock. `queue/src/memory` states the same rules in Rust.
+-- What every function on a shard shares: keys, records, and how slots and groups end.
 --
--- Records are read once, changed in place, and written by `flush` at the end of the script: the
--- sorted set that a unit stands in, and the number of units that its node holds, follow from its
--- record there and nowhere else.
+-- The files of this folder are one Redis library: a client joins them in the order of
+-- `queue/lua/ORDER` (those behind the empty line each between 'do' and 'end'), puts the line
+-- '#!lua name=' and one that sets PREFIX before them, loads that, and calls FCALL with the prefix. Everything is defined once, when it is loaded; `begin` sets what belongs to
+-- one call. Every function of a shard declares the same keys in the same order, all with the hash
+-- tag of that shard. Times are milliseconds of the Redis server's clock. `queue/src/memory` states
+-- the same rules in Rust.
+--
+-- Records are read once, changed in place, and written by `flush` at the end of the call: the sorted
+-- set that a unit stands in, and the number of units that its node holds, follow from its record
+-- there and nowhere else.
 
 local GENERATE, REWARD = 0, 1
-local READY = { [GENERATE] = KEYS[1], [REWARD] = KEYS[2] }
-local LEASE = { [GENERATE] = KEYS[3], [REWARD] = KEYS[4] }
-local UNITS, GROUPS, SPECS, CHUNKS, HISTORY = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local OUT, FAILED, COUNTERS, VERSION = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
-local GRANTS, TOMBS, EXPIRY = KEYS[14], KEYS[15], KEYS[16]
 local TRAINERS = 'trainers'
 
--- Fields of a unit's record, a msgpack array in the hash UNITS. A unit that was never leased has
--- no record: everything about it follows from its group's.
-local STATE, STAGE, TOKEN, HOLDER, DEADLINE = 1, 2, 3, 4, 5
-local TOKENS, PARTS, ORIGINS, FIRST, LAST = 6, 7, 8, 9, 10
-local ATTEMPTS, INFRA, HAND_BACKS = 11, 12, 13
-local LEASED_AT, PROGRESS_AT, WAITING_SINCE = 14, 15, 16
-local AT_LEASE, PRESERVED, RESTARTED = 17, 18, 19
-local ORIGIN, FINISH, GENERATED, SCORE, SCORE_ATTEMPTS = 20, 21, 22, 23, 24
+-- Fields of a unit's record, a msgpack table in the hash UNITS that holds only what differs from the
+-- default. A unit that was never leased has no record at all.
+local STATE, STAGE, TOKEN, HOLDER, LEASED_AT, PROGRESS_AT, WAITING_SINCE = 1, 2, 3, 4, 5, 6, 7
+local TOKENS, PARTS, ORIGINS, FIRST, LAST, ORIGIN = 8, 9, 10, 11, 12, 13
+local AT_LEASE, PRESERVED, RESTARTED, HAND_BACKS, ATTEMPTS, INFRA = 14, 15, 16, 17, 18, 19
+local FINISH, GENERATED, SCORE, SCORE_ATTEMPTS = 20, 21, 22, 23
+local UNIT = { __index = { 0, 0, 0, '', 0, 0, 0, 0, 0, 0, 0, 0, '', 0, 0, 0, 0, 0, 0, '', 0, '', 0 } }
 
 -- States of a slot.
 local ENQUEUED, LEASED, STREAMING, COMPLETED, DEAD, EXPIRED, CANCELLED = 0, 1, 2, 3, 4, 5, 6
 
--- Fields of a group's record, a msgpack array in the hash GROUPS: its terms, then how far it is.
-local SIZE, FEWEST, STAGES, MAX_LAG, RESUME, MIN_VERSION, PRIORITY = 1, 2, 3, 4, 5, 6, 7
-local MAX_ATTEMPTS, MAX_INFRA, MAX_LEASED, EXPIRES_AT, MAX_TOKENS, REMEMBER = 8, 9, 10, 11, 12, 13
-local SEQUENCE, ENQUEUED_AT, OPEN, DONE, DONE_TOKENS, OLDEST, ENTRY = 14, 15, 16, 17, 18, 19, 20
+-- Fields of a group's record, a msgpack table in the hash GROUPS that holds only what differs from
+-- the default: how far it is, and its terms as one packed array that most groups of a run share.
+local TERMS, SEQUENCE, ENQUEUED_AT, ENDED, DONE, DONE_TOKENS, OLDEST, ENTRY = 1, 2, 3, 4, 5, 6, 7, 8
+-- Fields of the terms; a group answers them as if they were its own.
+local SIZE, FEWEST, STAGES, MAX_LAG, RESUME, MIN_VERSION, PRIORITY = 11, 12, 13, 14, 15, 16, 17
+local MAX_ATTEMPTS, MAX_INFRA, MAX_LEASED, EXPIRES_AT, MAX_TOKENS, REMEMBER = 18, 19, 20, 21, 22, 23
 local CONTINUE_MIXED, RESTART_IF_NEWER, MASK_OLD = 0, 1, 2
 
 -- Events that a unit's history keeps: its first and its last ones.
 local HISTORY_LIMIT = 32
 
-local call, pack, unpacked = redis.call, cmsgpack.pack, cmsgpack.unpack
-local clock = call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local current = tonumber(call('GET', VERSION) or '0')
+-- Set at each call: they are not there yet while the library is loaded.
+local call, pack, unpacked
 
--- Records of this call; `false` stands for none. `place` and `node` tell where a unit stood when
--- it was read, `changed` and `moved` what `flush` has to write.
-local units, groups, place, node = {}, {}, {}, {}
-local changed, moved, changed_groups, counts = {}, {}, {}, {}
+-- The keys, arguments and moment of the call, and the policy version that holds.
+local READY, LEASE = {}, {}
+local UNITS, GROUPS, SPECS, CHUNKS, HISTORY, OUT, FAILED, COUNTERS, VERSION, GRANTS, TOMBS, EXPIRY
+local KEYS, ARGV, now, current
+
+-- Records of the call; `false` stands for none. `group_id` knows the group of each unit, `place` and
+-- `node` where a unit stood when it was read; `changed` and `moved` tell what `flush` has to write,
+-- `deadlines` the ends of leases that were granted or renewed.
+local units, groups, group_id, place, node, deadlines
+local changed, moved, changed_groups, counts, held
+
+-- What packed terms mean, and the node of a holder: found out once, and kept from call to call. They
+-- follow from the text alone, so they are never out of date.
+local terms_known, node_known, known_count = {}, {}, 0
+local KNOWN_LIMIT = 4096
+
+local function enter()
+  call, pack, unpacked = redis.call, cmsgpack.pack, cmsgpack.unpack
+end
+
+local function server_time()
+  local clock = call('TIME')
+  return clock[1] * 1000 + math.floor(clock[2] / 1000)
+end
+
+local function begin(keys, arguments)
+  KEYS, ARGV = keys, arguments
+  READY[GENERATE], READY[REWARD], LEASE[GENERATE], LEASE[REWARD] = unpack(keys, 1, 4)
+  UNITS, GROUPS, SPECS, CHUNKS, HISTORY, OUT, FAILED, COUNTERS, VERSION, GRANTS, TOMBS, EXPIRY =
+    unpack(keys, 5, 16)
+  now, current = server_time(), tonumber(call('GET', VERSION) or '0')
+  units, groups, group_id, place, node, deadlines = {}, {}, {}, {}, {}, {}
+  changed, moved, changed_groups, counts, held = {}, {}, {}, {}, {}
+end
+
+-- What a function that frees or finishes work declares: it must run even when memory is full. One
+-- that adds work declares nothing and is refused then.
+local FINISHES, ADDS, READS = { 'allow-oom' }, {}, { 'no-writes' }
+
+local function register(name, flags, body)
+  redis.register_function({ function_name = PREFIX .. name, flags = flags,
+    callback = function(keys, arguments)
+      enter()
+      begin(keys, arguments)
+      return body()
+    end })
+end
+
+-- A function on control keys, which are other ones for each.
+local function register_control(name, flags, body)
+  redis.register_function({ function_name = PREFIX .. name, flags = flags,
+    callback = function(keys, arguments)
+      enter()
+      return body(keys, arguments)
+    end })
+end
 
 local function count(name, by)
   counts[name] = (counts[name] or 0) + by
 end
 
-local function group_of(unit) return string.sub(unit, 1, -6) end
+local function group_of(unit)
+  local id = group_id[unit]
+  if not id then
+    id = string.sub(unit, 1, -6)
+    group_id[unit] = id
+  end
+  return id
+end
+
 local function slot_of(unit) return tonumber(string.sub(unit, -4), 16) end
 local function unit_of(group, slot) return string.format('%s.%04x', group, slot) end
 
@@ -58,11 +116,31 @@ local function is_leased(state) return state == LEASED or state == STREAMING end
 local function is_final(state) return state >= COMPLETED end
 local function lag(version) return math.max(0, current - version) end
 
+local function note_known()
+  known_count = known_count + 1
+  if known_count > KNOWN_LIMIT then terms_known, node_known, known_count = {}, {}, 0 end
+end
+
+-- A group's record: what it does not hold itself comes from its terms, and what those do not hold
+-- from the defaults of a new group.
+local function group_from(record)
+  local packed = record[TERMS]
+  local kind = terms_known[packed]
+  if not kind then
+    local defaults = { '', 0, 0, 0, 0, 0, -1, '' }
+    for index, term in ipairs(unpacked(packed)) do defaults[SIZE + index - 1] = term end
+    kind = { __index = defaults }
+    note_known()
+    terms_known[packed] = kind
+  end
+  return setmetatable(record, kind)
+end
+
 local function read_group(id)
   local group = groups[id]
   if group == nil then
     local packed = call('HGET', GROUPS, id)
-    group = packed and unpacked(packed)
+    group = packed and group_from(unpacked(packed))
     groups[id] = group
   end
   return group
@@ -75,19 +153,24 @@ local function place_of(record)
 end
 
 local function node_of(record)
-  if is_leased(record[STATE]) then return string.match(record[HOLDER], '^[^/]*') end
+  local state, holder = record[STATE], record[HOLDER]
+  if state ~= LEASED and state ~= STREAMING then return nil end
+  local found = node_known[holder]
+  if not found then
+    found = string.match(holder, '^[^/]*')
+    note_known()
+    node_known[holder] = found
+  end
+  return found
 end
 
 local function adopt(unit, packed)
   local record = false
   if packed then
-    record = unpacked(packed)
+    record = setmetatable(unpacked(packed), UNIT)
   else
     local group = read_group(group_of(unit))
-    if group and slot_of(unit) < group[SIZE] then
-      record = { ENQUEUED, GENERATE, 0, '', 0, 0, 0, 0, 0, 0, 0, 0, 0,
-        group[ENQUEUED_AT], group[ENQUEUED_AT], 0, 0, 0, 0, '', '', 0, '', 0 }
-    end
+    if group and slot_of(unit) < group[SIZE] then record = setmetatable({}, UNIT) end
   end
   units[unit] = record
   if record then place[unit], node[unit] = place_of(record), node_of(record) end
@@ -103,16 +186,21 @@ end
 -- Reads many units, and the groups of those, in two calls.
 local function read_units(ids)
   if #ids == 0 then return end
-  local wanted, seen = {}, {}
+  local wanted, last = {}, nil
   for _, unit in ipairs(ids) do
     local id = group_of(unit)
-    if groups[id] == nil and not seen[id] then
-      seen[id], wanted[#wanted + 1] = true, id
+    if id ~= last and groups[id] == nil then
+      wanted[#wanted + 1] = id
+      last = id
     end
   end
   if #wanted > 0 then
     local packed = call('HMGET', GROUPS, unpack(wanted))
-    for index, id in ipairs(wanted) do groups[id] = packed[index] and unpacked(packed[index]) end
+    for index, id in ipairs(wanted) do
+      if groups[id] == nil then
+        groups[id] = packed[index] and group_from(unpacked(packed[index]))
+      end
+    end
   end
   local packed = call('HMGET', UNITS, unpack(ids))
   for index, unit in ipairs(ids) do
@@ -138,48 +226,69 @@ local function append(lists, key, first, second)
   list[#list + 1] = second
 end
 
--- Calls `command` on each list, at most a thousand arguments at a time.
-local function call_each(command, lists)
-  for key, list in pairs(lists) do
-    for from = 1, #list, 1000 do
-      call(command, key, unpack(list, from, math.min(from + 999, #list)))
-    end
+-- Calls `command` on a key, at most a thousand arguments at a time.
+local function call_on(command, key, list)
+  for from = 1, #list, 1000 do
+    call(command, key, unpack(list, from, math.min(from + 999, #list)))
   end
+end
+
+local function call_each(command, lists)
+  for key, list in pairs(lists) do call_on(command, key, list) end
+end
+
+-- Where a unit belongs in its queue.
+local function rank(unit, record)
+  if record[STATE] == ENQUEUED then return score(unit, record) end
+  return deadlines[unit] or now
 end
 
 local function flush_unit(unit, record, add, drop, write, remove)
   local before, after = place[unit], record and place_of(record) or nil
   if before and before ~= after then append(drop, before, unit) end
-  if after and (before ~= after or moved[unit]) then
-    append(add, after, record[STATE] == ENQUEUED and score(unit, record) or record[DEADLINE], unit)
-  end
+  if after and (before ~= after or moved[unit]) then append(add, after, rank(unit, record), unit) end
   local held_before, held_after = node[unit], record and node_of(record) or nil
   if held_before ~= held_after then
-    if held_before then count('held:' .. held_before, -1) end
-    if held_after then count('held:' .. held_after, 1) end
+    if held_before then held[held_before] = (held[held_before] or 0) - 1 end
+    if held_after then held[held_after] = (held[held_after] or 0) + 1 end
   end
   place[unit], node[unit] = after, held_after
-  if record then append(write, UNITS, unit, pack(record)) else append(remove, UNITS, unit) end
+  if record then
+    write[#write + 1] = unit
+    write[#write + 1] = pack(record)
+  else
+    remove[#remove + 1] = unit
+  end
+end
+
+local function flush_counts()
+  for name, by in pairs(counts) do
+    if by ~= 0 then call('HINCRBY', COUNTERS, name, by) end
+  end
+  for of_node, by in pairs(held) do
+    local name = 'held:' .. of_node
+    if by ~= 0 and call('HINCRBY', COUNTERS, name, by) == 0 then call('HDEL', COUNTERS, name) end
+  end
 end
 
 -- Writes what has changed. Every script that changes records calls it last.
 local function flush()
-  local add, drop, write, remove = {}, {}, {}, {}
+  local add, drop, write, remove, write_groups = {}, {}, {}, {}, {}
   for unit in pairs(changed) do flush_unit(unit, units[unit], add, drop, write, remove) end
   for id in pairs(changed_groups) do
-    if groups[id] then append(write, GROUPS, id, pack(groups[id])) end
+    local group = groups[id]
+    if group then
+      write_groups[#write_groups + 1] = id
+      write_groups[#write_groups + 1] = pack(group)
+    end
   end
   call_each('ZREM', drop)
   call_each('ZADD', add)
-  call_each('HSET', write)
-  call_each('HDEL', remove)
-  for name, by in pairs(counts) do
-    if by ~= 0 then
-      local left = call('HINCRBY', COUNTERS, name, by)
-      if left == 0 and string.sub(name, 1, 5) == 'held:' then call('HDEL', COUNTERS, name) end
-    end
-  end
-  changed, moved, changed_groups, counts = {}, {}, {}, {}
+  call_on('HSET', UNITS, write)
+  call_on('HSET', GROUPS, write_groups)
+  call_on('HDEL', UNITS, remove)
+  flush_counts()
+  changed, moved, changed_groups, counts, held = {}, {}, {}, {}, {}
 end
 
 local function remember(unit, record, event, detail)
@@ -199,7 +308,7 @@ local function drop_chunks(unit, record)
   local fields = {}
   for part = 0, record[PARTS] - 1 do fields[#fields + 1] = unit .. '/' .. part end
   for origin = 0, record[ORIGINS] - 1 do fields[#fields + 1] = unit .. '/o' .. origin end
-  call_each('HDEL', { [CHUNKS] = fields })
+  call_on('HDEL', CHUNKS, fields)
   record[TOKENS], record[PARTS], record[ORIGINS], record[ORIGIN] = 0, 0, 0, ''
   changed[unit] = true
 end
@@ -219,7 +328,7 @@ local function bury(id, group)
     units[unit], changed[unit] = false, true
     history[#history + 1] = unit
   end
-  call_each('HDEL', { [HISTORY] = history })
+  call_on('HDEL', HISTORY, history)
   if group[EXPIRES_AT] > 0 then call('ZREM', EXPIRY, id) end
   groups[id] = false
   call('HDEL', GROUPS, id)
@@ -269,7 +378,7 @@ end
 -- Seals or fails a group whose slots are all final.
 local function settle(id, group)
   changed_groups[id] = true
-  if group[OPEN] > 0 then return end
+  if group[ENDED] < group[SIZE] then return end
   if group[OLDEST] >= 0 and is_stale(group, group[OLDEST]) then return fail(id, group, 'stale') end
   if group[DONE] < group[FEWEST] then return fail(id, group, 'too_few_samples') end
   count('tokens_accepted', group[DONE_TOKENS])
@@ -286,7 +395,7 @@ local function end_slot(unit, record, group, state, cause, detail)
   remember(unit, record, cause, detail or '')
   drop_chunks(unit, record)
   record[STATE] = state
-  group[OPEN] = group[OPEN] - 1
+  group[ENDED] = group[ENDED] + 1
   if group[FEWEST] == group[SIZE] then return fail(id, group, cause, unit, detail) end
   if state == DEAD then record_failure(id, group, cause, unit, detail or '', nil) end
   settle(id, group)
@@ -296,8 +405,8 @@ local function complete_slot(unit, record, group)
   count('completed', 1)
   record[STATE] = COMPLETED
   changed[unit] = true
-  group[OPEN], group[DONE] = group[OPEN] - 1, group[DONE] + 1
-  group[DONE_TOKENS] = group[DONE_TOKENS] + record[TOKENS]
+  group[ENDED], group[DONE] = group[ENDED] + 1, group[DONE] + 1
+  if record[TOKENS] > 0 then group[DONE_TOKENS] = group[DONE_TOKENS] + record[TOKENS] end
   if record[PARTS] > 0 and (group[OLDEST] < 0 or record[FIRST] < group[OLDEST]) then
     group[OLDEST] = record[FIRST]
   end
@@ -351,23 +460,20 @@ local function expire_due(limit)
   end
 end
 
-local function reap(limit)
+local function reap(stage, limit)
+  local expired = call('ZRANGE', LEASE[stage], '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
   local reaped = 0
-  for stage = GENERATE, REWARD do
-    local expired = call('ZRANGE', LEASE[stage], '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
-    read_units(expired)
-    for _, unit in ipairs(expired) do
-      local record = units[unit]
-      if record and is_leased(record[STATE]) and record[STAGE] == stage then
-        reaped = reaped + 1
-        lose_holder(unit, record, groups[group_of(unit)])
-      elseif place[unit] ~= LEASE[stage] then
-        call('ZREM', LEASE[stage], unit)
-      end
+  read_units(expired)
+  for _, unit in ipairs(expired) do
+    local record = units[unit]
+    if record and is_leased(record[STATE]) and record[STAGE] == stage then
+      reaped = reaped + 1
+      lose_holder(unit, record, groups[group_of(unit)])
+    elseif place[unit] ~= LEASE[stage] then
+      call('ZREM', LEASE[stage], unit)
     end
   end
-  expire_due(limit)
-  flush()
+  if #expired > 0 then flush() end
   return reaped
 end
 

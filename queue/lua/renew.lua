@@ -3,11 +3,17 @@
 -- nothing, 1 for the environment, 2 for a paused engine. A unit without progress beyond its limit
 -- goes to another holder, counted as an attempt. Scoring makes no tokens: its limit is always that
 -- of the environment.
-local holder = ARGV[1]
-local limits = { [0] = tonumber(ARGV[2]), [1] = tonumber(ARGV[3]), [2] = tonumber(ARGV[4]) }
-local lost, ids = {}, {}
 
-local function renew(unit, token, ttl, waiting)
+local function note_wait(record, waiting)
+  if waiting == 0 and record[WAITING_SINCE] > 0 then
+    record[WAITING_SINCE], record[PROGRESS_AT] = 0, now
+  elseif waiting > 0 and record[WAITING_SINCE] == 0 then
+    record[WAITING_SINCE] = record[STAGE] == REWARD and record[LEASED_AT] or now
+  end
+end
+
+-- Whether the holder still has the unit afterwards.
+local function renew(holder, limits, unit, token, ttl, waiting)
   local record = units[unit]
   if not record or not is_leased(record[STATE]) or record[TOKEN] ~= token
       or record[HOLDER] ~= holder then
@@ -15,12 +21,9 @@ local function renew(unit, token, ttl, waiting)
   end
   local group = groups[group_of(unit)]
   if record[STAGE] == REWARD then waiting = 1 end
-  if waiting == 0 and record[WAITING_SINCE] > 0 then
-    record[WAITING_SINCE], record[PROGRESS_AT] = 0, now
-  elseif waiting > 0 and record[WAITING_SINCE] == 0 then
-    record[WAITING_SINCE] = record[STAGE] == REWARD and record[LEASED_AT] or now
-  end
-  local quiet_since = record[WAITING_SINCE] > 0 and record[WAITING_SINCE] or record[PROGRESS_AT]
+  note_wait(record, waiting)
+  local quiet_since = math.max(record[PROGRESS_AT], record[LEASED_AT])
+  if record[WAITING_SINCE] > 0 then quiet_since = record[WAITING_SINCE] end
   if now - quiet_since > limits[waiting] then
     fault(unit, record, group, 'no progress')
     return false
@@ -29,17 +32,20 @@ local function renew(unit, token, ttl, waiting)
     fault(unit, record, group, 'leased too long')
     return false
   end
-  record[DEADLINE] = now + ttl
-  changed[unit], moved[unit] = true, true
+  deadlines[unit], changed[unit], moved[unit] = now + ttl, true, true
   return true
 end
 
-for at = 5, #ARGV, 4 do ids[#ids + 1] = ARGV[at] end
-read_units(ids)
-for at = 5, #ARGV, 4 do
-  local unit, token = ARGV[at], tonumber(ARGV[at + 1])
-  local ttl, waiting = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-  if not renew(unit, token, ttl, waiting) then lost[#lost + 1] = unit end
-end
-flush()
-return lost
+register('renew', FINISHES, function()
+  local limits = { [0] = tonumber(ARGV[2]), [1] = tonumber(ARGV[3]), [2] = tonumber(ARGV[4]) }
+  local lost, ids = {}, {}
+  for at = 5, #ARGV, 4 do ids[#ids + 1] = ARGV[at] end
+  read_units(ids)
+  for at = 5, #ARGV, 4 do
+    local unit, token = ARGV[at], tonumber(ARGV[at + 1])
+    local ttl, waiting = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+    if not renew(ARGV[1], limits, unit, token, ttl, waiting) then lost[#lost + 1] = unit end
+  end
+  flush()
+  return lost
+end)

@@ -16,9 +16,11 @@ local function oldest_in(stage)
   return oldest
 end
 
-local oldest = math.min(oldest_in(GENERATE), oldest_in(REWARD))
-local pending = redis.pcall('XPENDING', OUT, TRAINERS)
-local taken = pending.err and 0 or pending[1]
-return { now, current, call('ZCARD', READY[GENERATE]), call('ZCARD', LEASE[GENERATE]),
-  call('ZCARD', READY[REWARD]), call('ZCARD', LEASE[REWARD]), call('XLEN', OUT) - taken, taken,
-  oldest == math.huge and 0 or oldest, call('XLEN', FAILED), call('HGETALL', COUNTERS) }
+register('status', READS, function()
+  local oldest = math.min(oldest_in(GENERATE), oldest_in(REWARD))
+  local pending = redis.pcall('XPENDING', OUT, TRAINERS)
+  local taken = pending.err and 0 or pending[1]
+  return { now, current, call('ZCARD', READY[GENERATE]), call('ZCARD', LEASE[GENERATE]),
+    call('ZCARD', READY[REWARD]), call('ZCARD', LEASE[REWARD]), call('XLEN', OUT) - taken, taken,
+    oldest == math.huge and 0 or oldest, call('XLEN', FAILED), call('HGETALL', COUNTERS) }
+end)

@@ -3,11 +3,8 @@
 -- a group is {is_redelivered, id, spec, slots}, a slot {state, parts, origins, finish, score,
 -- attempts, infra, hand_backs}. A group that has become too old fails instead, redelivered ones
 -- too, and never reaches the trainer.
-ensure_trainers()
-local consumer, limit = ARGV[1], tonumber(ARGV[2])
-local batch = {}
 
-local function describe(id, group, is_redelivered)
+local function describe_sealed(id, group, is_redelivered)
   local slots = {}
   for slot = 0, group[SIZE] - 1 do
     local record = read_unit(unit_of(id, slot))
@@ -28,12 +25,13 @@ local function expire_if_stale(id, group)
   return true
 end
 
-local function read_stream(from, is_redelivered)
-  local reply = call('XREADGROUP', 'GROUP', TRAINERS, consumer,
-    'COUNT', limit - #batch, 'STREAMS', OUT, from)
-  if not reply then return false end
-  local has_dropped = false
-  for _, entry in ipairs(reply[1][2]) do
+-- Adds to `batch` what the consumer is given from `from` on; answers how many entries there were,
+-- and whether some of them were dropped.
+local function read_buffer(consumer, limit, from, batch)
+  local reply = call('XREADGROUP', 'GROUP', TRAINERS, consumer, 'COUNT', limit - #batch,
+    'STREAMS', OUT, from)
+  local entries, has_dropped = reply and reply[1][2] or {}, false
+  for _, entry in ipairs(entries) do
     local id = entry[2] and entry[2][2]
     local group = id and read_group(id)
     if not group or group[ENTRY] ~= entry[1] or expire_if_stale(id, group) then
@@ -41,16 +39,22 @@ local function read_stream(from, is_redelivered)
       call('XDEL', OUT, entry[1])
       has_dropped = true
     else
-      batch[#batch + 1] = describe(id, group, is_redelivered)
+      batch[#batch + 1] = describe_sealed(id, group, from == '0' and 1 or 0)
     end
   end
-  return has_dropped or (from == '>' and #reply[1][2] > 0)
+  return #entries, has_dropped
 end
 
-while true do
-  batch = {}
-  if not read_stream('0', 1) then break end
-end
-while #batch < limit and read_stream('>', 0) do end
-flush()
-return { current, batch }
+register('take', FINISHES, function()
+  ensure_trainers()
+  local consumer, limit = ARGV[1], tonumber(ARGV[2])
+  local batch, has_dropped
+  repeat
+    batch = {}
+    local _, dropped = read_buffer(consumer, limit, '0', batch)
+    has_dropped = dropped
+  until not has_dropped
+  while #batch < limit and read_buffer(consumer, limit, '>', batch) > 0 do end
+  flush()
+  return { current, batch }
+end)

@@ -52,7 +52,7 @@ local function store(unit, record, chunks, first)
     record[LAST], record[PARTS] = chunk.version, record[PARTS] + 1
     record[TOKENS] = record[TOKENS] + chunk.tokens
   end
-  call_each('HSET', { [CHUNKS] = fields })
+  call_on('HSET', CHUNKS, fields)
   count('tokens_generated', record[TOKENS] - before)
   record[PROGRESS_AT], record[STATE] = now, STREAMING
 end
@@ -102,6 +102,8 @@ local function write_unit(holder, unit, token, verb, detail, chunks)
   return 'OK'
 end
 
+local NO_CHUNKS = {}
+
 -- Carries out the writes {unit token verb detail chunks {offset tokens version engine fabric
 -- bytes}...}... that begin at ARGV[at]; answers one reply for each.
 local function write_all(holder, at)
@@ -114,7 +116,8 @@ local function write_all(holder, at)
   local replies = {}
   while at <= #ARGV do
     local unit, token, verb, detail = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
-    local chunks, parts = {}, tonumber(ARGV[at + 4])
+    local parts = tonumber(ARGV[at + 4])
+    local chunks = parts > 0 and {} or NO_CHUNKS
     at = at + 5
     for part = 1, parts do
       chunks[part] = { offset = tonumber(ARGV[at]), tokens = tonumber(ARGV[at + 1]),

@@ -14,11 +14,7 @@ impl WorkQueue {
     /// Counters and depths of every shard that answers.
     pub async fn status(&self) -> Gathered<ShardStatus> {
         let calls = (0..self.shard_count()).map(|shard| async move {
-            match self.port.call(shard, Command::Status).await {
-                Ok(Reply::Status(status)) => Ok(*status),
-                Ok(other) => Err((shard, QueueError::unexpected("a status", &other))),
-                Err(error) => Err((shard, error)),
-            }
+            self.shard_status(shard).await.map_err(|error| (shard, error))
         });
         let mut gathered = Gathered { answers: Vec::new(), missing: Vec::new() };
         for answer in futures::future::join_all(calls).await {
@@ -30,6 +26,17 @@ impl WorkQueue {
         gathered
     }
 
+    /// Counters and depths of one shard.
+    ///
+    /// # Errors
+    /// The shard gave no answer.
+    pub async fn shard_status(&self, shard: u16) -> Result<ShardStatus, QueueError> {
+        match self.port.call(shard, Command::Status).await? {
+            Reply::Status(status) => Ok(*status),
+            other => Err(QueueError::unexpected("a status", &other)),
+        }
+    }
+
     /// The raw state of every unit, for audits; consistent only while nothing else writes.
     ///
     /// # Errors
@@ -37,18 +44,27 @@ impl WorkQueue {
     pub async fn scan(&self) -> Result<Vec<UnitSnapshot>, QueueError> {
         let mut units = Vec::new();
         for shard in 0..self.shard_count() {
-            let mut cursor = 0;
-            for _ in 0..SCAN_PAGES_LIMIT {
-                match self.port.call(shard, Command::Scan { cursor }).await? {
-                    Reply::Page(page) => {
-                        units.extend(page.units);
-                        cursor = page.cursor;
-                    }
-                    other => return Err(QueueError::unexpected("a page of units", &other)),
+            units.extend(self.scan_shard(shard).await?);
+        }
+        Ok(units)
+    }
+
+    /// The raw state of every unit of one shard; consistent only while nothing else writes.
+    ///
+    /// # Errors
+    /// The shard gave no answer.
+    pub async fn scan_shard(&self, shard: u16) -> Result<Vec<UnitSnapshot>, QueueError> {
+        let (mut units, mut cursor) = (Vec::new(), 0);
+        for _ in 0..SCAN_PAGES_LIMIT {
+            match self.port.call(shard, Command::Scan { cursor }).await? {
+                Reply::Page(page) => {
+                    units.extend(page.units);
+                    cursor = page.cursor;
                 }
-                if cursor == 0 {
-                    break;
-                }
+                other => return Err(QueueError::unexpected("a page of units", &other)),
+            }
+            if cursor == 0 {
+                break;
             }
         }
         Ok(units)
@@ -152,7 +168,11 @@ impl WorkQueue {
         Ok(findings)
     }
 
-    async fn audit_part(
+    /// As [`WorkQueue::audit`], of one part of one shard.
+    ///
+    /// # Errors
+    /// The shard gave no answer.
+    pub async fn audit_part(
         &self,
         shard: u16,
         part: AuditPart,

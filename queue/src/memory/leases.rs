@@ -23,7 +23,7 @@ impl MemoryShard {
         if let Some(grants) = self.repeated_grant(request) {
             return LeaseReply { grants, resume_at: 0, current_version: self.counters.version };
         }
-        self.reap(LEASE_REAPS_UNITS, now);
+        self.reap(request.stage, LEASE_REAPS_UNITS, now);
         let ready = &self.queues(request.stage).ready;
         let limit = request.limit.min(COMMAND_UNITS_LIMIT);
         let scanned: Vec<(u64, UnitId)> = ready
@@ -213,30 +213,30 @@ impl MemoryShard {
         true
     }
 
-    /// REAP: also forgets grants that nobody asks for again.
-    pub(super) fn reap_and_forget(&mut self, limit: usize, now: UnixMillis) -> u64 {
+    /// REAP: also ends groups whose time is over, and forgets grants that nobody asks for again.
+    pub(super) fn reap_all(&mut self, limit: usize, now: UnixMillis) -> u64 {
+        let stages = [Stage::Generate, Stage::Reward];
+        let reaped = stages.map(|stage| self.reap(stage, limit, now)).iter().sum();
+        self.expire_due(limit, now);
         self.grants.retain(|_, granted| now.since(granted.at) < GRANT_MEMORY);
-        self.reap(limit, now)
+        reaped
     }
 
-    pub(super) fn reap(&mut self, limit: usize, now: UnixMillis) -> u64 {
+    fn reap(&mut self, stage: Stage, limit: usize, now: UnixMillis) -> u64 {
+        let leases = self.queues(stage).leases.iter();
+        let expired: Vec<UnitId> = leases
+            .take_while(|(deadline, _)| *deadline <= now)
+            .take(limit.min(COMMAND_UNITS_LIMIT))
+            .map(|(_, unit)| unit.clone())
+            .collect();
         let mut reaped = 0;
-        for stage in [Stage::Generate, Stage::Reward] {
-            let leases = self.queues(stage).leases.iter();
-            let expired: Vec<UnitId> = leases
-                .take_while(|(deadline, _)| *deadline <= now)
-                .take(limit.min(COMMAND_UNITS_LIMIT))
-                .map(|(_, unit)| unit.clone())
-                .collect();
-            for unit in &expired {
-                // Ending an earlier one may have cancelled this one.
-                if self.slot(unit).is_some_and(|slot| slot.state.is_leased()) {
-                    reaped += 1;
-                    self.lose_holder(unit, now);
-                }
+        for unit in &expired {
+            // Ending an earlier one may have cancelled this one.
+            if self.slot(unit).is_some_and(|slot| slot.state.is_leased()) {
+                reaped += 1;
+                self.lose_holder(unit, now);
             }
         }
-        self.expire_due(limit, now);
         reaped
     }
 

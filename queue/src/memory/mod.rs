@@ -106,7 +106,7 @@ impl MemoryShard {
                 let replies = self.write_all(&lease.holder, writes, now);
                 Reply::Exchanged(replies, self.lease(lease, now))
             }
-            Command::Reap { limit } => Reply::Count(self.reap_and_forget(*limit, now)),
+            Command::Reap { limit } => Reply::Count(self.reap_all(*limit, now)),
             Command::Reclaim { holder } => Reply::Count(self.reclaim(holder, now)),
             Command::Requeue { unit } => Reply::Write(self.requeue(unit, now)),
             Command::FailGroup { group, reason } => {

@@ -6,7 +6,7 @@ use ebbtide_core::time::{UnixMillis, whole_millis};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::scripts::ScriptName;
+use super::library::Function;
 use super::{CALL_TRIES, RedisPort, keys};
 use crate::client::QueueError;
 use crate::control::{
@@ -60,7 +60,7 @@ pub(super) async fn carry_out(
             let keys = [key(port, "generation", ""), key(port, "claims", "")];
             let arguments = [generation.to_string().into_bytes(), action.into_bytes()];
             let granted: u64 =
-                port.run_script(ScriptName::ControlClaim, &keys, &arguments, CALL_TRIES).await?;
+                port.call_function(Function::ControlClaim, &keys, &arguments, CALL_TRIES).await?;
             Ok(ControlReply::Claimed(granted == 1))
         }
         ControlCommand::Read => read_all(port).await,
@@ -95,13 +95,13 @@ async fn put<T: Serialize>(
         arguments.extend([name.into_bytes(), text.into_bytes()]);
     }
     let keys = record_keys(port, kind, member);
-    port.run_script::<u64>(ScriptName::ControlPut, &keys, &arguments, CALL_TRIES).await?;
+    port.call_function::<u64>(Function::ControlPut, &keys, &arguments, CALL_TRIES).await?;
     Ok(ControlReply::Done)
 }
 
 async fn remove(port: &RedisPort, kind: &str, member: &str) -> Result<ControlReply, QueueError> {
     let keys = record_keys(port, kind, member);
-    port.run_script::<u64>(ScriptName::ControlRemove, &keys, &[member.into()], CALL_TRIES).await?;
+    port.call_function::<u64>(Function::ControlRemove, &keys, &[member.into()], CALL_TRIES).await?;
     Ok(ControlReply::Done)
 }
 
@@ -156,7 +156,7 @@ async fn drain(
     let [record, index] = record_keys(port, "drain", replica);
     let keys = [record, index, key(port, "generation", "")];
     let fields: Fields =
-        port.run_script(ScriptName::ControlDrain, &keys, &arguments, CALL_TRIES).await?;
+        port.call_function(Function::ControlDrain, &keys, &arguments, CALL_TRIES).await?;
     if fields.is_empty() {
         return Ok(ControlReply::Drain(None));
     }
@@ -198,7 +198,7 @@ async fn read_all(port: &RedisPort) -> Result<ControlReply, QueueError> {
     let wanted = record_keys_of_all(port).await?;
     let keys: Vec<String> = wanted.iter().map(|(_, key)| key.clone()).collect();
     let (now, records): (u64, Vec<Fields>) =
-        port.run_script(ScriptName::ControlRead, &keys, &[], CALL_TRIES).await?;
+        port.call_function(Function::ControlRead, &keys, &[], CALL_TRIES).await?;
     let mut view = ControlView { now: UnixMillis(now), ..ControlView::default() };
     for ((kind, key), fields) in wanted.iter().zip(&records).filter(|(_, f)| !f.is_empty()) {
         // One record that another version wrote, or a person, must not hide all the others.

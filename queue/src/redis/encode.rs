@@ -1,4 +1,4 @@
-//! From a command to the arguments of its script, as the head of each Lua file lists them.
+//! From a command to the arguments of its function, as the head of each Lua file lists them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use ebbtide_core::time::whole_millis;
 use ebbtide_core::work::{OnDeadSlot, PromptGroup, ResumePolicy};
 
 use super::Layout;
-use super::scripts::ScriptName;
+use super::library::Function;
 use crate::codec;
 use crate::command::{
     AuditPart, COMMAND_UNITS_LIMIT, Command, LEASE_REAPS_UNITS, LEASE_SCAN_LIMIT, LeaseRequest,
@@ -15,32 +15,32 @@ use crate::command::{
 };
 use crate::memory::AGENT_PROCESS_PREFIX;
 
-/// A script with its arguments.
-pub(super) struct ScriptCall {
-    pub script: ScriptName,
+/// A function with its arguments.
+pub(super) struct FunctionCall {
+    pub function: Function,
     pub arguments: Vec<Vec<u8>>,
     /// Whether safe mode makes the caller wait until the write lasts.
     pub must_last: bool,
 }
 
 /// What to run for a command on a run of this layout.
-pub(super) fn script_call(command: &Command, layout: Layout) -> ScriptCall {
-    let (script, arguments) = match command {
-        Command::Enqueue(group) => (ScriptName::Enqueue, enqueue(group, layout, "")),
+pub(super) fn function_call(command: &Command, layout: Layout) -> FunctionCall {
+    let (function, arguments) = match command {
+        Command::Enqueue(group) => (Function::Enqueue, enqueue(group, layout, "")),
         Command::Retry { record_id, group } => {
-            (ScriptName::Enqueue, enqueue(group, layout, record_id))
+            (Function::Enqueue, enqueue(group, layout, record_id))
         }
-        Command::Lease(request) => (ScriptName::Exchange, exchange(&[], request)),
+        Command::Lease(request) => (Function::Exchange, exchange(&[], request)),
         Command::Write { holder, writes } => {
-            (ScriptName::Exchange, exchange(writes, &nothing(holder)))
+            (Function::Exchange, exchange(writes, &nothing(holder)))
         }
-        Command::Exchange { writes, lease } => (ScriptName::Exchange, exchange(writes, lease)),
+        Command::Exchange { writes, lease } => (Function::Exchange, exchange(writes, lease)),
         Command::Renew { holder, renewals, limits } => {
-            (ScriptName::Renew, renew(holder, renewals, *limits))
+            (Function::Renew, renew(holder, renewals, *limits))
         }
-        Command::Reap { limit } => (ScriptName::Reap, vec![text(limit)]),
+        Command::Reap { limit } => (Function::Reap, vec![text(limit)]),
         Command::Reclaim { holder } => (
-            ScriptName::Reclaim,
+            Function::Reclaim,
             vec![
                 text(&holder.node),
                 text(&holder.boot_id),
@@ -48,38 +48,36 @@ pub(super) fn script_call(command: &Command, layout: Layout) -> ScriptCall {
                 text(&AGENT_PROCESS_PREFIX),
             ],
         ),
-        Command::Requeue { unit } => (ScriptName::Requeue, vec![text(unit)]),
+        Command::Requeue { unit } => (Function::Requeue, vec![text(unit)]),
         Command::FailGroup { group, reason } => {
-            (ScriptName::FailGroup, vec![text(group), text(reason)])
+            (Function::FailGroup, vec![text(group), text(reason)])
         }
         Command::CancelRun { cursor, reason } => {
-            (ScriptName::CancelRun, vec![text(cursor), text(reason)])
+            (Function::CancelRun, vec![text(cursor), text(reason)])
         }
-        Command::SetVersion(version) => (ScriptName::SetVersion, vec![text(version)]),
-        Command::Take { consumer, limit } => (ScriptName::Take, vec![text(consumer), text(limit)]),
+        Command::SetVersion(version) => (Function::SetVersion, vec![text(version)]),
+        Command::Take { consumer, limit } => (Function::Take, vec![text(consumer), text(limit)]),
         Command::Acknowledge { consumer, groups } => (
-            ScriptName::Acknowledge,
+            Function::Acknowledge,
             std::iter::once(text(consumer)).chain(groups.iter().map(text)).collect(),
         ),
         Command::TakeOver { from, to, limit } => {
-            (ScriptName::TakeOver, vec![text(from), text(to), text(limit)])
+            (Function::TakeOver, vec![text(from), text(to), text(limit)])
         }
-        Command::RemoveConsumer { consumer } => (ScriptName::RemoveConsumer, vec![text(consumer)]),
-        Command::Status => (ScriptName::Status, Vec::new()),
-        Command::Scan { cursor } => (ScriptName::Scan, vec![text(cursor)]),
-        Command::Failures { after, limit } => {
-            (ScriptName::Failures, vec![text(after), text(limit)])
-        }
+        Command::RemoveConsumer { consumer } => (Function::RemoveConsumer, vec![text(consumer)]),
+        Command::Status => (Function::Status, Vec::new()),
+        Command::Scan { cursor } => (Function::Scan, vec![text(cursor)]),
+        Command::Failures { after, limit } => (Function::Failures, vec![text(after), text(limit)]),
         Command::Peek { stage, limit } => {
-            (ScriptName::Peek, vec![text(&stage_number(*stage)), text(limit)])
+            (Function::Peek, vec![text(&stage_number(*stage)), text(limit)])
         }
-        Command::Trace { group } => (ScriptName::Trace, vec![text(group)]),
-        Command::DropFailure { record_id } => (ScriptName::DropFailure, vec![text(record_id)]),
+        Command::Trace { group } => (Function::Trace, vec![text(group)]),
+        Command::DropFailure { record_id } => (Function::DropFailure, vec![text(record_id)]),
         Command::Audit { part, cursor, repair } => {
-            (ScriptName::Audit, vec![text(&part_word(*part)), text(cursor), flag(*repair)])
+            (Function::Audit, vec![text(&part_word(*part)), text(cursor), flag(*repair)])
         }
     };
-    ScriptCall { script, arguments, must_last: must_last(command) }
+    FunctionCall { function, arguments, must_last: must_last(command) }
 }
 
 /// What nobody may be told before it lasts: that work was taken in, finished or given back.

@@ -1,4 +1,4 @@
-//! The queue on Redis: every step is a Lua script on one shard, repeatable when its reply is lost.
+//! The queue on Redis: every step is a Lua function on one shard, repeatable when its reply is lost.
 
 mod access;
 mod address;
@@ -6,9 +6,9 @@ mod checks;
 mod control;
 mod decode;
 mod encode;
+mod library;
 mod link;
 mod losses;
-mod scripts;
 mod setup;
 
 use std::fmt;
@@ -27,8 +27,8 @@ use crate::control::{ControlCommand, ControlReply};
 use crate::reply::{Reply, WriteReply};
 pub use access::acl_rule;
 pub use address::{AddressError, RedisAddress};
+use library::Function;
 use link::{Delivery, Link, LinkError};
-use scripts::{SCRIPTS, ScriptName};
 
 /// Times a call is sent: once more after a broken connection, which costs only a reconnect.
 const CALL_TRIES: usize = 2;
@@ -147,26 +147,25 @@ impl RedisPort {
         Ok(())
     }
 
-    async fn run_script<T: redis::FromRedisValue>(
+    async fn call_function<T: redis::FromRedisValue>(
         &self,
-        name: ScriptName,
+        name: Function,
         keys: &[String],
         arguments: &[Vec<u8>],
         tries: usize,
     ) -> Result<T, QueueError> {
         let delivery = Delivery { may_repeat: tries > 1, mark_key: None };
-        self.deliver_script(name, keys, arguments, delivery).await
+        self.deliver(name, keys, arguments, delivery).await
     }
 
-    async fn deliver_script<T: redis::FromRedisValue>(
+    async fn deliver<T: redis::FromRedisValue>(
         &self,
-        name: ScriptName,
+        name: Function,
         keys: &[String],
         arguments: &[Vec<u8>],
         delivery: Delivery<'_>,
     ) -> Result<T, QueueError> {
-        let script = &SCRIPTS[name as usize];
-        let reply = self.link.run_script(script, keys, arguments, delivery).await;
+        let reply = self.link.call_function(name, keys, arguments, delivery).await;
         reply.map_err(|error| error.to_queue_error())
     }
 }
@@ -190,7 +189,7 @@ impl QueuePort for RedisPort {
                 _ => {}
             }
         }
-        let call = encode::script_call(&command, self.layout);
+        let call = encode::function_call(&command, self.layout);
         let mark = keys::mark(&self.options.run, shard);
         // What grants is not sent again from here: its holder may have closed its gate meanwhile.
         let grants = matches!(command, Command::Lease(_) | Command::Exchange { .. });
@@ -199,7 +198,7 @@ impl QueuePort for RedisPort {
             mark_key: (self.waits_for_replica && call.must_last).then_some(&mark),
         };
         let reply: redis::Value =
-            self.deliver_script(call.script, &keys, &call.arguments, delivery).await?;
+            self.deliver(call.function, &keys, &call.arguments, delivery).await?;
         let chunks_key = keys::chunks(&self.options.run, shard);
         let mut fetch = decode::ChunkFetch::new(self.link.clone(), chunks_key);
         decode::reply(&command, reply, &mut fetch).await.map_err(|error| self.undecodable(error))
@@ -245,10 +244,10 @@ async fn publish_hints(link: Link, channel: String, is_wanted: Arc<Notify>) {
 mod keys {
     use ebbtide_core::ids::RunId;
 
-    /// The hash of stored tokens, the only key that is also read outside scripts.
+    /// The hash of stored tokens, the only key that is also read outside functions.
     const CHUNKS: &str = "chunks";
 
-    /// Keys of one shard in the order in which every script declares them.
+    /// Keys of one shard in the order in which every function declares them.
     pub fn of_shard(run: &RunId, shard: u16) -> Vec<String> {
         let names = [
             "ready:generate",

@@ -14,7 +14,7 @@ use super::{Layout, RedisOptions, keys};
 use crate::client::QueueError;
 use crate::memory::DEFAULT_DEDUP_WINDOW;
 
-/// Version of the key layout and scripts.
+/// Version of the key layout and of the functions.
 const LAYOUT_SCHEMA: &str = "2";
 
 /// Part of `maxmemory` above which nothing is added (contract, section 2).

@@ -123,7 +123,7 @@ async fn missing_rights_are_named_with_the_rule_that_grants_them() {
     let (name, rules) = user(&["on", ">secret"]);
     let redis = require!(Redis::options().user(&name, &rules).start().await);
     let url = format!("redis://ebbtide:secret@{}", redis.address());
-    for right in ["-info", "-evalsha", "-ping", "-@write", "-time", "resetkeys"] {
+    for right in ["-info", "-fcall", "-ping", "-@write", "-time", "resetkeys"] {
         redis.talk(&["ACL", "SETUSER", "ebbtide", right]).await.unwrap();
         let refused = async {
             let queue = connect(options(&url, 1)).await?;

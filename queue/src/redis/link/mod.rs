@@ -18,9 +18,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use redis::{FromRedisValue, Pipeline, Script, Value};
+use redis::{FromRedisValue, Pipeline, ServerError, Value};
 
 use super::address::{RedisAddress, Topology};
+use super::library::Function;
 use cluster::Cluster;
 use connected::Lane;
 use dial::{Dialer, refused};
@@ -42,18 +43,15 @@ const REPLICA_TIME_LIMIT: Duration = Duration::from_secs(1);
 const RECONNECT_DELAY_MIN: Duration = Duration::from_millis(50);
 const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// Writes a mark. WAIT may answer at once on a connection that has written nothing (seen on Valkey 8
-/// and 9, not on Redis 7.0): after a write that is repeated and was done already, on a new
-/// connection, it would vouch for what no replica has. Behind a mark it never does. It is a script,
-/// because no plain command that always writes is allowed when memory is full.
-const MARK: &str = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '1')";
-
 /// How a call is delivered.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Delivery<'a> {
     /// Whether it may be sent again when its connection broke.
     pub may_repeat: bool,
-    /// The key to mark, beside the call's own, when a replica must have the write.
+    /// The key to mark, beside the call's own, when a replica must have the write. WAIT may answer
+    /// at once on a connection that has written nothing (seen on Valkey 8 and 9, not on Redis 7.0):
+    /// after a write that is repeated and was done already, on a new connection, it would vouch for
+    /// what no replica has. Behind a mark it never does.
     pub mark_key: Option<&'a str>,
 }
 
@@ -124,32 +122,32 @@ impl Link {
         server.is_some_and(|server| server.is_memory_short.load(Ordering::Relaxed))
     }
 
-    /// Runs a script on the server that holds its keys.
-    pub async fn run_script<T: FromRedisValue>(
+    /// Calls a function of the library on the server that holds its keys.
+    pub async fn call_function<T: FromRedisValue>(
         &self,
-        script: &Script,
+        function: Function,
         keys: &[String],
         arguments: &[Vec<u8>],
         delivery: Delivery<'_>,
     ) -> Result<T, LinkError> {
         let key = keys.first().map_or("", String::as_str);
         let mut call = redis::pipe();
-        let invocation = call.cmd("EVALSHA").arg(script.get_hash()).arg(keys.len());
+        let invocation = call.cmd("FCALL").arg(function.name()).arg(keys.len());
         invocation.arg(keys);
         for argument in arguments {
             invocation.arg(argument.as_slice());
         }
         let lane = if let Some(mark_key) = delivery.mark_key {
-            call.cmd("EVAL").arg(MARK).arg(1).arg(mark_key);
+            call.cmd("FCALL").arg(Function::ControlMark.name()).arg(1).arg(mark_key);
             call.cmd("WAIT").arg(1).arg(REPLICA_TIME_LIMIT.as_millis() as u64);
             Lane::Waits
         } else {
             Lane::Calls
         };
         let (mut server, mut values) = self.send(key, &call, lane, delivery.may_repeat).await?;
-        if values.first().and_then(refused).is_some_and(|refusal| refusal.code() == "NOSCRIPT") {
-            // Nothing was carried out. In a Cluster the script lands where the call landed.
-            server.load_script(script).await?;
+        if values.first().and_then(refused).is_some_and(is_library_missing) {
+            // Nothing was carried out. In a Cluster the library lands where the call landed.
+            server.load_library().await?;
             (server, values) = self.send(key, &call, lane, delivery.may_repeat).await?;
         }
         let name = server.name();
@@ -207,4 +205,9 @@ impl Link {
             Route::Cluster(cluster) => cluster.send(key, pipeline, lane).await,
         }
     }
+}
+
+/// Whether a server has no such function: it was restarted without its data, or never had it.
+fn is_library_missing(refusal: &ServerError) -> bool {
+    refusal.details().is_some_and(|details| details.contains("Function not found"))
 }

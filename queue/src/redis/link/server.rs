@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redis::{FromRedisValue, Pipeline, Script, Value, from_redis_value};
+use redis::{FromRedisValue, Pipeline, Value, from_redis_value};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::super::address::Endpoint;
+use super::super::library::LIBRARY;
 use super::connected::{Connected, Lane};
 use super::dial::{Dialer, refused, server_name};
 use super::error::{LinkError, LinkErrorKind};
@@ -133,16 +134,11 @@ impl Server {
         self.is_in_trouble.notify_one();
     }
 
-    /// Makes a script known to the server.
-    pub async fn load_script(&self, script: &Script) -> Result<(), LinkError> {
-        let connected = self.connected().await?;
-        let line = connected.line(Lane::Calls, &self.dialer).await?;
-        let loaded = script.load_async(&mut line.connection.clone()).await;
-        let server = server_name(&connected.endpoint);
-        loaded.map(drop).map_err(|error| match redis::ServerError::try_from(error) {
-            Ok(refusal) => LinkError::of_refusal(server, &refusal),
-            Err(error) => LinkError::of_connection(server, &error),
-        })
+    /// Makes the library known to the server.
+    pub async fn load_library(&self) -> Result<(), LinkError> {
+        let mut load = redis::pipe();
+        load.cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(LIBRARY.source.as_str()).ignore();
+        self.query(&load).await
     }
 
     /// Sends a pipeline and reads its replies; the first error of the server is the answer.

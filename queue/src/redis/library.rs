@@ -1,0 +1,155 @@
+//! The functions that every shard runs: the Lua files of `queue/lua` as one Redis library.
+//!
+//! A library is loaded once and its functions are defined once, where a script would define them
+//! anew at every call: that alone is half the time of a short call. Its name, and the names of its
+//! functions, carry a checksum of the source, so that clients of two versions can work side by
+//! side while a fleet is upgraded.
+
+use std::sync::LazyLock;
+
+/// One function of the library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Function {
+    Enqueue,
+    Exchange,
+    Renew,
+    Reap,
+    Reclaim,
+    Requeue,
+    FailGroup,
+    CancelRun,
+    SetVersion,
+    Take,
+    Acknowledge,
+    TakeOver,
+    RemoveConsumer,
+    Status,
+    Scan,
+    Peek,
+    Trace,
+    Failures,
+    DropFailure,
+    Audit,
+    ControlPut,
+    ControlRead,
+    ControlRemove,
+    ControlDrain,
+    ControlClaim,
+    ControlMark,
+}
+
+impl Function {
+    /// Its name in the files.
+    fn plain_name(self) -> &'static str {
+        match self {
+            Self::Enqueue => "enqueue",
+            Self::Exchange => "exchange",
+            Self::Renew => "renew",
+            Self::Reap => "reap",
+            Self::Reclaim => "reclaim",
+            Self::Requeue => "requeue",
+            Self::FailGroup => "fail_group",
+            Self::CancelRun => "cancel_run",
+            Self::SetVersion => "set_version",
+            Self::Take => "take",
+            Self::Acknowledge => "acknowledge",
+            Self::TakeOver => "take_over",
+            Self::RemoveConsumer => "remove_consumer",
+            Self::Status => "status",
+            Self::Scan => "scan",
+            Self::Peek => "peek",
+            Self::Trace => "trace",
+            Self::Failures => "failures",
+            Self::DropFailure => "drop_failure",
+            Self::Audit => "audit",
+            Self::ControlPut => "control_put",
+            Self::ControlRead => "control_read",
+            Self::ControlRemove => "control_remove",
+            Self::ControlDrain => "control_drain",
+            Self::ControlClaim => "control_claim",
+            Self::ControlMark => "control_mark",
+        }
+    }
+
+    /// Its name in Redis.
+    pub fn name(self) -> String {
+        format!("{}{}", LIBRARY.prefix, self.plain_name())
+    }
+}
+
+/// The library as it is loaded.
+pub(super) struct Library {
+    /// How the names of its functions begin.
+    prefix: String,
+    /// What FUNCTION LOAD takes.
+    pub source: String,
+}
+
+macro_rules! files {
+    ($($name:literal),+ $(,)?) => {
+        [$(include_str!(concat!("../../lua/", $name, ".lua"))),+]
+    };
+}
+
+/// What the functions share. The order of all files is that of `queue/lua/ORDER`; a test holds the
+/// two together.
+const SHARED: [&str; 4] = files!["prelude", "writing", "leasing", "inspecting"];
+
+/// The functions, each a block of its own.
+const FUNCTIONS: [&str; 26] = files![
+    "enqueue",
+    "exchange",
+    "renew",
+    "reap",
+    "reclaim",
+    "requeue",
+    "fail_group",
+    "cancel_run",
+    "set_version",
+    "take",
+    "acknowledge",
+    "take_over",
+    "remove_consumer",
+    "status",
+    "scan",
+    "peek",
+    "trace",
+    "failures",
+    "drop_failure",
+    "audit",
+    "control_put",
+    "control_read",
+    "control_remove",
+    "control_drain",
+    "control_claim",
+    "control_mark",
+];
+
+pub(super) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
+    let blocks = FUNCTIONS.map(|function| format!("do\n{function}end\n"));
+    let code = SHARED.concat() + &blocks.concat();
+    let name = format!("ebbtide_{:08x}", crc32fast::hash(code.as_bytes()));
+    let prefix = format!("{name}_");
+    let source = format!("#!lua name={name}\nlocal PREFIX = '{prefix}'\n{code}");
+    Library { prefix, source }
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_those_of_the_order_in_that_order() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+        let order = std::fs::read_to_string(folder.join("ORDER")).expect("the order is there");
+        let read = |name: &str| std::fs::read_to_string(folder.join(format!("{name}.lua")));
+        let (shared, functions) = order.split_once("\n\n").expect("two parts");
+        assert_eq!(shared.lines().count(), SHARED.len());
+        let names = shared.lines().chain(functions.lines());
+        let listed: Vec<String> =
+            names.map(|name| read(name).expect("every file is there")).collect();
+        assert_eq!(listed, [&SHARED[..], &FUNCTIONS[..]].concat());
+        let present = std::fs::read_dir(&folder).expect("the folder is there").count();
+        assert_eq!(present, listed.len() + 1, "every file is listed");
+    }
+}
