@@ -3,6 +3,7 @@
 //!
 //! A shard that is away never stops the others: reads and leases go on with those that answer.
 
+mod backoff;
 mod inspecting;
 mod leasing;
 mod meeting;
@@ -18,6 +19,7 @@ use async_trait::async_trait;
 use ebbtide_core::ids::GroupId;
 use thiserror::Error;
 
+pub use backoff::Backoff;
 pub use leasing::{LeaseTerms, Leased};
 pub use memory_port::{MemoryPort, wall_clock_now};
 pub use training::EnqueueError;

@@ -173,9 +173,9 @@ async fn record_keys_of_all(port: &RedisPort) -> Result<Vec<(&'static str, Strin
     for kind in KINDS {
         pipeline.cmd("SMEMBERS").arg(key(port, &format!("{kind}s"), ""));
     }
-    let mut connection = port.connection.clone();
-    let members: Vec<Vec<String>> =
-        pipeline.query_async(&mut connection).await.map_err(|error| port.explain(&error))?;
+    let any_key = key(port, "meta", "");
+    let members: Result<Vec<Vec<String>>, _> = port.link.query(&any_key, &pipeline).await;
+    let members = members.map_err(|error| error.to_queue_error())?;
     let mut wanted: Vec<(&str, String)> =
         SINGLES.iter().map(|kind| (*kind, key(port, kind, ""))).collect();
     for (kind, members) in KINDS.iter().zip(&members) {

@@ -35,6 +35,7 @@ pub(super) enum Function {
     ControlRemove,
     ControlDrain,
     ControlClaim,
+    ControlMark,
 }
 
 impl Function {
@@ -66,6 +67,7 @@ impl Function {
             Self::ControlRemove => "control_remove",
             Self::ControlDrain => "control_drain",
             Self::ControlClaim => "control_claim",
+            Self::ControlMark => "control_mark",
         }
     }
 
@@ -94,7 +96,7 @@ macro_rules! files {
 const SHARED: [&str; 4] = files!["prelude", "writing", "leasing", "inspecting"];
 
 /// The functions, each a block of its own.
-const FUNCTIONS: [&str; 25] = files![
+const FUNCTIONS: [&str; 26] = files![
     "enqueue",
     "exchange",
     "renew",
@@ -120,6 +122,7 @@ const FUNCTIONS: [&str; 25] = files![
     "control_remove",
     "control_drain",
     "control_claim",
+    "control_mark",
 ];
 
 pub(super) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {

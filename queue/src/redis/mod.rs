@@ -1,21 +1,23 @@
-//! The queue on Redis: every step is a Lua script on one shard, repeatable when its reply is lost.
+//! The queue on Redis: every step is a Lua function on one shard, repeatable when its reply is lost.
 
+mod access;
+mod address;
+mod checks;
 mod control;
 mod decode;
 mod encode;
 mod library;
+mod link;
+mod losses;
 mod setup;
 
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use ebbtide_core::ids::RunId;
 pub use ebbtide_core::policy::Durability;
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::TcpKeepalive;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -23,21 +25,13 @@ use crate::client::{QueueError, QueuePort};
 use crate::command::Command;
 use crate::control::{ControlCommand, ControlReply};
 use crate::reply::{Reply, WriteReply};
-use library::{Function, LIBRARY};
-
-/// How long one call may take before it counts as not answered.
-const CALL_TIME_LIMIT: Duration = Duration::from_secs(2);
-
-/// How long a peer may leave packets unanswered until its connection counts as broken. Without it
-/// a server that vanished would be waited for a quarter of an hour, the kernel's own limit.
-const PEER_SILENCE_LIMIT: Duration = Duration::from_secs(5);
+pub use access::acl_rule;
+pub use address::{AddressError, RedisAddress};
+use library::Function;
+use link::{Delivery, Link, LinkError};
 
 /// Times a call is sent: once more after a broken connection, which costs only a reconnect.
 const CALL_TRIES: usize = 2;
-
-/// Bounds of the pause between reconnects.
-const RECONNECT_DELAY_MIN: Duration = Duration::from_millis(50);
-const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(2);
 
 /// What all clients of a run must agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,9 +45,9 @@ pub struct Layout {
 }
 
 /// How a client finds its run.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RedisOptions {
-    /// `redis://[user:password@]host[:port][/db]`.
+    /// Where Redis is, as [`RedisAddress`] reads it.
     pub url: String,
     /// The run.
     pub run: RunId,
@@ -64,19 +58,28 @@ pub struct RedisOptions {
     pub durability: Durability,
 }
 
+impl fmt::Debug for RedisOptions {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { url, run, layout, durability } = self;
+        // The URL itself stays out: it may hold a password.
+        let address = url.parse::<RedisAddress>();
+        let address = address.map_or_else(|error| error.to_string(), |it| it.to_string());
+        let mut shown = formatter.debug_struct("RedisOptions");
+        shown.field("address", &address).field("run", run);
+        shown.field("layout", layout).field("durability", durability).finish()
+    }
+}
+
 /// One run's queue on Redis.
 pub struct RedisPort {
     options: RedisOptions,
-    /// What to call this Redis in messages: its address without credentials.
-    name: String,
-    connection: ConnectionManager,
+    link: Link,
     layout: Layout,
     /// Whether writes wait for a replica (durability safe with replicas).
     waits_for_replica: bool,
     changed: Arc<Notify>,
-    /// Whether the server has little memory left: then nothing is added, and what is there is
-    /// finished first.
-    is_memory_short: Arc<AtomicBool>,
+    /// Whether there is something to tell on the wake channel.
+    is_hint_wanted: Arc<Notify>,
     /// What runs beside the calls; ends with the port.
     _tasks: JoinSet<()>,
 }
@@ -86,52 +89,31 @@ impl RedisPort {
     ///
     /// # Errors
     /// [`QueueError::Unavailable`] when Redis does not answer (try again), and
-    /// [`QueueError::Unsuitable`] when it must be set up differently or the run has another layout.
+    /// [`QueueError::Unsuitable`] when the URL is malformed, Redis must be set up differently or
+    /// the run has another layout.
     pub async fn connect(options: RedisOptions) -> Result<Self, QueueError> {
-        let client = redis::Client::open(options.url.as_str()).map_err(|error| {
-            // The URL itself stays out of the message: it may hold a password.
-            let problem = format!(
-                "redis URL must be redis://[user:password@]host:port, without TLS in this version: \
-                 {error}"
-            );
-            QueueError::Unsuitable { problem }
-        })?;
-        let client = redis::Client::open(
-            client.get_connection_info().clone().set_tcp_settings(
-                TcpSettings::default()
-                    .set_nodelay(true)
-                    .set_keepalive(TcpKeepalive::new().with_time(PEER_SILENCE_LIMIT))
-                    .set_user_timeout(PEER_SILENCE_LIMIT),
-            ),
-        )
-        .map_err(|error| unavailable("redis", &error))?;
-        let name = format!("redis {}", client.get_connection_info().addr());
-        let config = ConnectionManagerConfig::new()
-            .set_min_delay(RECONNECT_DELAY_MIN)
-            .set_max_delay(RECONNECT_DELAY_MAX)
-            .set_connection_timeout(Some(CALL_TIME_LIMIT))
-            .set_response_timeout(Some(CALL_TIME_LIMIT))
-            .set_number_of_retries(1);
-        let mut connection = ConnectionManager::new_with_config(client.clone(), config)
-            .await
-            .map_err(|error| unavailable(&name, &error))?;
-        let facts = setup::check_server(&mut connection, &name, options.durability).await?;
-        let layout = setup::agree_on_layout(&mut connection, &name, &options).await?;
-        let changed = Arc::new(Notify::new());
+        let address: RedisAddress = options
+            .url
+            .parse()
+            .map_err(|error: AddressError| QueueError::Unsuitable { problem: error.to_string() })?;
+        let explain = |error: LinkError| error.to_queue_error();
+        let link = Link::connect(&address).await.map_err(explain)?;
+        let facts = checks::check(&link, &address, options.durability).await.map_err(explain)?;
+        let layout = setup::agree_on_layout(&link, &options).await?;
+        let (changed, is_hint_wanted) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let channel = keys::control(&options.run, "wake");
-        let is_memory_short = Arc::new(AtomicBool::new(facts.is_memory_short));
         let mut tasks = JoinSet::new();
-        tasks.spawn(listen_for_wakes(client, channel, changed.clone()));
-        tasks.spawn(setup::watch_memory(connection.clone(), is_memory_short.clone()));
+        tasks.spawn(link.clone().listen(channel.clone(), changed.clone()));
+        tasks.spawn(publish_hints(link.clone(), channel, is_hint_wanted.clone()));
+        tasks.spawn(setup::watch_memory(link.clone()));
         let waits_for_replica = facts.waits_for_replica;
         Ok(Self {
             options,
-            name,
-            connection,
+            link,
             layout,
             waits_for_replica,
             changed,
-            is_memory_short,
+            is_hint_wanted,
             _tasks: tasks,
         })
     }
@@ -146,17 +128,23 @@ impl RedisPort {
     /// # Errors
     /// No answer; calling again goes on.
     pub async fn remove_run(&self) -> Result<(), QueueError> {
-        let mut removed = control::all_keys(self).await?;
+        let run = &self.options.run;
+        let mut removed = vec![control::all_keys(self).await?];
         for shard in 0..self.layout.shard_count {
-            removed.extend(keys::of_shard(&self.options.run, shard));
+            let mut keys = keys::of_shard(run, shard);
+            keys.push(keys::mark(run, shard));
+            removed.push(keys);
         }
-        let mut pipeline = redis::pipe();
-        for key in removed {
-            pipeline.cmd("UNLINK").arg(key).ignore();
+        // One call for each hash tag: they may lie on different servers.
+        for keys in removed {
+            let mut pipeline = redis::pipe();
+            for key in &keys {
+                pipeline.cmd("UNLINK").arg(key).ignore();
+            }
+            let key = keys.first().map_or("", String::as_str);
+            self.link.query::<()>(key, &pipeline).await.map_err(|e| e.to_queue_error())?;
         }
-        let mut connection = self.connection.clone();
-        let removed: Result<(), _> = pipeline.query_async(&mut connection).await;
-        removed.map_err(|error| self.explain(&error))
+        Ok(())
     }
 
     async fn call_function<T: redis::FromRedisValue>(
@@ -166,60 +154,19 @@ impl RedisPort {
         arguments: &[Vec<u8>],
         tries: usize,
     ) -> Result<T, QueueError> {
-        let mut call = redis::cmd("FCALL");
-        call.arg(name.name()).arg(keys.len()).arg(keys).arg(arguments);
-        let mut tries_left = tries;
-        loop {
-            let mut connection = self.connection.clone();
-            match call.query_async(&mut connection).await {
-                Ok(reply) => return Ok(reply),
-                Err(error) if is_function_missing(&error) && tries_left > 0 => {
-                    tries_left -= 1;
-                    self.load_library().await?;
-                }
-                Err(error) if tries_left > 1 && error.is_io_error() && !error.is_timeout() => {
-                    tries_left -= 1;
-                }
-                Err(error) => return Err(self.explain(&error)),
-            }
-        }
+        let delivery = Delivery { may_repeat: tries > 1, mark_key: None };
+        self.deliver(name, keys, arguments, delivery).await
     }
 
-    async fn load_library(&self) -> Result<(), QueueError> {
-        let mut load = redis::cmd("FUNCTION");
-        load.arg("LOAD").arg("REPLACE").arg(LIBRARY.source.as_str());
-        let mut connection = self.connection.clone();
-        let loaded: Result<(), _> = load.query_async(&mut connection).await;
-        loaded.map_err(|error| self.explain(&error))
-    }
-
-    fn explain(&self, error: &redis::RedisError) -> QueueError {
-        let is_passing = error.is_io_error()
-            || error.is_connection_dropped()
-            || matches!(error.code(), Some("LOADING" | "BUSY" | "TRYAGAIN" | "READONLY" | "OOM"));
-        if is_passing {
-            return unavailable(&self.name, error);
-        }
-        QueueError::Protocol { problem: format!("{}: {error}", self.name) }
-    }
-
-    /// In safe mode, waits until a replica has what was written.
-    async fn make_durable(&self) -> Result<(), QueueError> {
-        if !self.waits_for_replica {
-            return Ok(());
-        }
-        let mut connection = self.connection.clone();
-        let mut wait = redis::cmd("WAIT");
-        wait.arg(1).arg(CALL_TIME_LIMIT.as_millis() as u64 / 2);
-        let acknowledged: u64 =
-            wait.query_async(&mut connection).await.map_err(|error| self.explain(&error))?;
-        if acknowledged > 0 {
-            return Ok(());
-        }
-        Err(QueueError::Unavailable {
-            what: self.name.clone(),
-            problem: "no replica acknowledged the write in time".to_owned(),
-        })
+    async fn deliver<T: redis::FromRedisValue>(
+        &self,
+        name: Function,
+        keys: &[String],
+        arguments: &[Vec<u8>],
+        delivery: Delivery<'_>,
+    ) -> Result<T, QueueError> {
+        let reply = self.link.call_function(name, keys, arguments, delivery).await;
+        reply.map_err(|error| error.to_queue_error())
     }
 }
 
@@ -230,7 +177,8 @@ impl QueuePort for RedisPort {
     }
 
     async fn call(&self, shard: u16, mut command: Command) -> Result<Reply, QueueError> {
-        if self.is_memory_short.load(Ordering::Relaxed) {
+        let keys = keys::of_shard(&self.options.run, shard);
+        if self.link.is_memory_short(&keys[0]) {
             match &mut command {
                 Command::Enqueue(_) | Command::Retry { .. } => {
                     return Ok(Reply::Write(WriteReply::Busy));
@@ -241,21 +189,19 @@ impl QueuePort for RedisPort {
                 _ => {}
             }
         }
-        let keys = keys::of_shard(&self.options.run, shard);
         let call = encode::function_call(&command, self.layout);
+        let mark = keys::mark(&self.options.run, shard);
         // What grants is not sent again from here: its holder may have closed its gate meanwhile.
         let grants = matches!(command, Command::Lease(_) | Command::Exchange { .. });
-        let tries = if grants { 1 } else { CALL_TRIES };
+        let delivery = Delivery {
+            may_repeat: !grants,
+            mark_key: (self.waits_for_replica && call.must_last).then_some(&mark),
+        };
         let reply: redis::Value =
-            self.call_function(call.function, &keys, &call.arguments, tries).await?;
+            self.deliver(call.function, &keys, &call.arguments, delivery).await?;
         let chunks_key = keys::chunks(&self.options.run, shard);
-        let mut fetch = decode::ChunkFetch::new(self.connection.clone(), chunks_key);
-        let reply =
-            decode::reply(&command, reply, &mut fetch).await.map_err(|e| self.undecodable(e))?;
-        if call.must_last {
-            self.make_durable().await?;
-        }
-        Ok(reply)
+        let mut fetch = decode::ChunkFetch::new(self.link.clone(), chunks_key);
+        decode::reply(&command, reply, &mut fetch).await.map_err(|error| self.undecodable(error))
     }
 
     async fn control(&self, command: ControlCommand) -> Result<ControlReply, QueueError> {
@@ -267,53 +213,30 @@ impl QueuePort for RedisPort {
     }
 
     async fn wake(&self) {
-        let channel = keys::control(&self.options.run, "wake");
-        let mut connection = self.connection.clone();
-        let mut publish = redis::cmd("PUBLISH");
-        publish.arg(channel).arg("");
-        // A lost hint does no harm: the keys are read every second anyway.
-        if let Err(error) = publish.query_async::<u64>(&mut connection).await {
-            tracing::debug!(%error, "wake hint not sent");
-        }
+        self.is_hint_wanted.notify_one();
     }
 }
 
 impl RedisPort {
     fn undecodable(&self, error: decode::DecodeError) -> QueueError {
         match error {
-            decode::DecodeError::Redis(error) => self.explain(&error),
+            decode::DecodeError::Link(error) => error.to_queue_error(),
             decode::DecodeError::Shape(problem) => {
-                QueueError::Protocol { problem: format!("{}: {problem}", self.name) }
+                QueueError::Protocol { problem: format!("{}: {problem}", self.link.name()) }
             }
         }
     }
 }
 
-/// What Redis says when a server was restarted without its library, or never had it.
-fn is_function_missing(error: &redis::RedisError) -> bool {
-    error.to_string().contains("Function not found")
-}
-
-fn unavailable(name: &str, error: &redis::RedisError) -> QueueError {
-    QueueError::Unavailable { what: name.to_owned(), problem: error.to_string() }
-}
-
-/// Turns messages on the wake channel into notifications, for as long as the port lives.
-async fn listen_for_wakes(client: redis::Client, channel: String, changed: Arc<Notify>) {
-    use futures::StreamExt;
-    let mut delay = RECONNECT_DELAY_MIN;
+/// Tells hints beside the calls, so that a server that does not answer holds up nobody who has
+/// something to tell; hints that come meanwhile become one.
+async fn publish_hints(link: Link, channel: String, is_wanted: Arc<Notify>) {
     loop {
-        if let Ok(mut subscription) = client.get_async_pubsub().await
-            && subscription.subscribe(&channel).await.is_ok()
-        {
-            delay = RECONNECT_DELAY_MIN;
-            let mut messages = subscription.on_message();
-            while messages.next().await.is_some() {
-                changed.notify_waiters();
-            }
+        is_wanted.notified().await;
+        // A lost hint does no harm: the keys are read every second anyway.
+        if let Err(error) = link.publish(&channel).await {
+            tracing::debug!(%error, "wake hint not sent");
         }
-        tokio::time::sleep(delay).await;
-        delay = (delay * 2).min(RECONNECT_DELAY_MAX);
     }
 }
 
@@ -321,10 +244,10 @@ async fn listen_for_wakes(client: redis::Client, channel: String, changed: Arc<N
 mod keys {
     use ebbtide_core::ids::RunId;
 
-    /// The hash of stored tokens, the only key that is also read outside scripts.
+    /// The hash of stored tokens, the only key that is also read outside functions.
     const CHUNKS: &str = "chunks";
 
-    /// Keys of one shard in the order in which every script declares them.
+    /// Keys of one shard in the order in which every function declares them.
     pub fn of_shard(run: &RunId, shard: u16) -> Vec<String> {
         let names = [
             "ready:generate",
@@ -354,6 +277,11 @@ mod keys {
 
     fn of(run: &RunId, shard: u16, name: &str) -> String {
         format!("{{{run}:{shard}}}:{name}")
+    }
+
+    /// A key that is only written to, so that WAIT has something to wait for.
+    pub fn mark(run: &RunId, shard: u16) -> String {
+        format!("{{{run}:{shard}}}:mark")
     }
 
     /// A control key.

@@ -1,138 +1,79 @@
-//! Checks at start: is this Redis fit for a queue, and does the run have the layout we expect.
+//! The run's layout, agreed on at start, and the watch on each server's memory.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use redis::aio::ConnectionManager;
-
-use super::{Durability, Layout, RedisOptions, keys, unavailable};
-use crate::client::QueueError;
-use crate::memory::DEFAULT_DEDUP_WINDOW;
 use ebbtide_core::ids::RunId;
 use ebbtide_core::time::whole_millis;
+use futures::future::join_all;
+use redis::{Value, from_redis_value};
 
-/// Version of the key layout and scripts.
+use super::link::{Link, Server};
+use super::{Layout, RedisOptions, keys};
+use crate::client::QueueError;
+use crate::memory::DEFAULT_DEDUP_WINDOW;
+
+/// Version of the key layout and of the functions.
 const LAYOUT_SCHEMA: &str = "2";
-
-/// Oldest server: `#!lua` headers and script flags came with 7.0.
-const OLDEST_MAJOR_VERSION: u32 = 7;
-
-/// What the checks found out.
-pub(super) struct ServerFacts {
-    pub waits_for_replica: bool,
-    pub is_memory_short: bool,
-}
 
 /// Part of `maxmemory` above which nothing is added (contract, section 2).
 const MEMORY_SHORT_ABOVE: f64 = 0.85;
 
-/// Between two looks at the server's memory.
+/// Between two looks at the servers' memory.
 const MEMORY_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-fn is_memory_short(info: &redis::InfoDict) -> bool {
+/// Whether a server has little memory left, by its INFO.
+pub(super) fn is_memory_short(info: &redis::InfoDict) -> bool {
     let limit: f64 = info.get("maxmemory").unwrap_or(0.0);
     limit > 0.0 && info.get::<f64>("used_memory").unwrap_or(0.0) > MEMORY_SHORT_ABOVE * limit
 }
 
-/// Looks at the server's memory every second. While it does not answer nothing changes.
-pub(super) async fn watch_memory(mut connection: ConnectionManager, is_short: Arc<AtomicBool>) {
+/// Looks at the memory of every server, each second. While one does not answer nothing changes
+/// for it, and the others are looked at all the same.
+pub(super) async fn watch_memory(link: Link) {
     loop {
         tokio::time::sleep(MEMORY_LOOK_INTERVAL).await;
-        let mut ask = redis::cmd("INFO");
-        let Ok(info) = ask.arg("memory").query_async(&mut connection).await else { continue };
-        let is_now = is_memory_short(&info);
-        if is_short.swap(is_now, Ordering::Relaxed) != is_now {
-            tracing::warn!(
-                is_memory_short = is_now,
-                "memory of redis, no work is added when short"
-            );
-        }
+        join_all(link.masters().into_iter().map(look_at_memory)).await;
     }
 }
 
-/// Checks version, eviction, cluster mode and, in safe mode, persistence.
-pub(super) async fn check_server(
-    connection: &mut ConnectionManager,
-    name: &str,
-    durability: Durability,
-) -> Result<ServerFacts, QueueError> {
-    let info: redis::InfoDict = redis::cmd("INFO")
-        .query_async(connection)
-        .await
-        .map_err(|error| unavailable(name, &error))?;
-    let version: String = info.get("redis_version").unwrap_or_default();
-    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
-    if major.is_none_or(|major| major < OLDEST_MAJOR_VERSION) {
-        return Err(unsuitable(format!("{name} must be Redis 7.0 or newer, got {version:?}")));
+async fn look_at_memory(server: Arc<Server>) {
+    let mut question = redis::pipe();
+    question.cmd("INFO").arg("memory");
+    let Ok((info,)) = server.query::<(redis::InfoDict,)>(&question).await else { return };
+    let is_short = is_memory_short(&info);
+    if server.is_memory_short.swap(is_short, Ordering::Relaxed) != is_short {
+        tracing::warn!(
+            server = server.name(),
+            is_memory_short = is_short,
+            "memory of redis, no work is added when short"
+        );
     }
-    if info.get::<u64>("loading").unwrap_or(0) == 1 {
-        return Err(QueueError::Unavailable {
-            what: name.to_owned(),
-            problem: "it is loading its data".to_owned(),
-        });
-    }
-    let eviction: String = info.get("maxmemory_policy").unwrap_or_default();
-    let limit: u64 = info.get("maxmemory").unwrap_or(0);
-    if eviction != "noeviction" && limit > 0 {
-        return Err(unsuitable(format!(
-            "{name} must not evict keys, or work is lost in silence: maxmemory-policy must be \
-             noeviction, got {eviction}; change it with CONFIG SET or in the parameter group"
-        )));
-    }
-    if info.get::<u64>("cluster_enabled").unwrap_or(0) == 1 {
-        return Err(unsuitable(format!(
-            "{name} runs in cluster mode, which this version does not speak yet; use a single \
-             Redis"
-        )));
-    }
-    let waits_for_replica =
-        durability == Durability::Safe && info.get::<u64>("connected_slaves").unwrap_or(0) > 0;
-    if durability == Durability::Safe && !waits_for_replica {
-        check_disk(connection, name).await?;
-    }
-    Ok(ServerFacts { waits_for_replica, is_memory_short: is_memory_short(&info) })
-}
-
-/// Safe mode without replicas needs every write on disk before it is acknowledged.
-async fn check_disk(connection: &mut ConnectionManager, name: &str) -> Result<(), QueueError> {
-    for (setting, wanted) in [("appendonly", "yes"), ("appendfsync", "always")] {
-        let (_, got): (String, String) = redis::cmd("CONFIG")
-            .arg("GET")
-            .arg(setting)
-            .query_async(connection)
-            .await
-            .map_err(|error| unavailable(name, &error))?;
-        if got != wanted {
-            return Err(unsuitable(format!(
-                "durability safe without a replica needs {setting} {wanted} on {name}, got {got}; \
-                 set it, add a replica, or use durability fast"
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// Writes the run's layout when this is its first client, else checks it; gives what holds.
 pub(super) async fn agree_on_layout(
-    connection: &mut ConnectionManager,
-    name: &str,
+    link: &Link,
     options: &RedisOptions,
 ) -> Result<Layout, QueueError> {
+    let name = link.name();
     let meta = keys::control(&options.run, "meta");
     let mut pipeline = redis::pipe();
     if let Some(layout) = options.layout {
         let window = whole_millis(layout.dedup_window);
-        pipeline.cmd("HSETNX").arg(&meta).arg("schema").arg(LAYOUT_SCHEMA).ignore();
-        pipeline.cmd("HSETNX").arg(&meta).arg("shards").arg(layout.shard_count.max(1)).ignore();
-        pipeline.cmd("HSETNX").arg(&meta).arg("stages").arg(layout.stage_count.max(1)).ignore();
-        pipeline.cmd("HSET").arg(&meta).arg("dedup_window_ms").arg(window).ignore();
+        pipeline.cmd("HSETNX").arg(&meta).arg("schema").arg(LAYOUT_SCHEMA);
+        pipeline.cmd("HSETNX").arg(&meta).arg("shards").arg(layout.shard_count.max(1));
+        pipeline.cmd("HSETNX").arg(&meta).arg("stages").arg(layout.stage_count.max(1));
+        pipeline.cmd("HSET").arg(&meta).arg("dedup_window_ms").arg(window);
     }
     type Stands = (Option<String>, Option<u16>, Option<u8>, Option<u64>);
     let names = ["schema", "shards", "stages", "dedup_window_ms"];
     pipeline.cmd("HMGET").arg(&meta).arg(&names);
-    let ((schema, shards, stages, window),): (Stands,) =
-        pipeline.query_async(connection).await.map_err(|error| unavailable(name, &error))?;
+    let answers: Result<Vec<Value>, _> = link.query(&meta, &pipeline).await;
+    let stands = answers.map_err(|error| error.to_queue_error())?.pop().unwrap_or(Value::Nil);
+    let (schema, shards, stages, window): Stands = from_redis_value(stands)
+        .map_err(|error| QueueError::Protocol { problem: format!("{name}: {error}") })?;
     let (Some(schema), Some(shard_count)) = (schema, shards) else {
         return Err(QueueError::Unavailable {
             what: format!("run {} on {name}", options.run),

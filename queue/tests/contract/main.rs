@@ -6,5 +6,8 @@ mod differential;
 mod durability;
 mod histories;
 mod laws;
+mod links;
+mod outages;
+mod refusals;
 mod vectors;
 mod worlds;

@@ -1,14 +1,15 @@
 //! The worlds that a law is checked in, and words to tell its story with.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ebbtide_core::fabric::FabricVerdict;
-use ebbtide_core::ids::{GroupId, Holder, PolicyVersion, UnitId};
+use ebbtide_core::ids::{GroupId, Holder, PolicyVersion, RunId, UnitId};
 use ebbtide_core::sample::{Chunk, Finish, FinishReason, Origin, Sample};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_core::work::PromptGroup;
-use ebbtide_harness::{Error, Redis};
+use ebbtide_harness::{Error, Redis, RedisCluster, RedisSentinels};
 use ebbtide_queue::client::{MemoryPort, WorkQueue, wall_clock_now};
 use ebbtide_queue::command::{HandBackCause, ProgressLimits, Renewal, Then, UnitWrite, Waiting};
 use ebbtide_queue::control::VersionRecord;
@@ -42,6 +43,27 @@ impl World {
         let redis = Redis::start().await?;
         let port = RedisPort::connect(options(&redis.url(), shards)).await.expect("connects");
         Ok(Self { queue: WorkQueue::new(Arc::new(port)), _redis: Some(redis) })
+    }
+
+    /// On a Cluster that all tests of this process share, with a run of its own.
+    pub async fn on_cluster(shards: u16) -> Result<Self, Error> {
+        let cluster = RedisCluster::shared().await?;
+        let options = RedisOptions { run: fresh_run(), ..options(&cluster.url(), shards) };
+        let port = RedisPort::connect(options).await.expect("connects");
+        Ok(Self { queue: WorkQueue::new(Arc::new(port)), _redis: None })
+    }
+
+    /// On a master with Sentinels that all tests of this process share, with a run of its own, in
+    /// durability safe.
+    pub async fn on_sentinel(shards: u16) -> Result<Self, Error> {
+        let sentinels = RedisSentinels::shared().await?;
+        let options = RedisOptions {
+            run: fresh_run(),
+            durability: Durability::Safe,
+            ..options(&sentinels.url(), shards)
+        };
+        let port = RedisPort::connect(options).await.expect("connects");
+        Ok(Self { queue: WorkQueue::new(Arc::new(port)), _redis: None })
     }
 
     pub async fn enqueue(&self, group: &PromptGroup) -> WriteReply {
@@ -122,6 +144,12 @@ impl World {
 
 pub fn layout(shard_count: u16) -> Layout {
     Layout { shard_count, stage_count: 1, dedup_window: DEFAULT_DEDUP_WINDOW }
+}
+
+/// A run that nobody else in this process works on.
+pub fn fresh_run() -> RunId {
+    static NUMBER: AtomicU32 = AtomicU32::new(1);
+    format!("run-{}-fresh", NUMBER.fetch_add(1, Ordering::Relaxed)).parse().unwrap()
 }
 
 pub fn options(url: &str, shards: u16) -> RedisOptions {

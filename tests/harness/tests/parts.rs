@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use ebbtide_harness::{Aemm, ControlPlane, Error, Moto, NodeSpec, Program, Redis, require, until};
+use ebbtide_harness::{
+    Aemm, ControlPlane, Error, Moto, NodeSpec, Program, Redis, RedisCluster, RedisSentinels,
+    require, until,
+};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -36,6 +39,33 @@ async fn paused_redis_answers_only_once_it_is_resumed() {
     assert!(early.is_err(), "a paused Redis answered {early:?}");
     redis.resume().unwrap();
     assert_eq!(question.await.unwrap(), "+PONG");
+}
+
+#[tokio::test]
+async fn valkey_is_a_server_of_its_own() {
+    let valkey = require!(Redis::options().valkey().start().await);
+    let facts = valkey.talk(&["INFO", "server"]).await.unwrap().remove(0);
+    assert!(facts.contains("server_name:valkey"), "{facts}");
+}
+
+#[tokio::test]
+async fn cluster_serves_every_slot_and_names_the_master_of_a_key() {
+    let cluster = require!(RedisCluster::start(1, Redis::options()).await);
+    assert_eq!(cluster.nodes.len(), 6);
+    for key in ["a", "b", "c", "d"] {
+        let master = &cluster.nodes[cluster.master_of(key).await.unwrap()];
+        assert_eq!(master.talk(&["SET", key, "1"]).await.unwrap(), ["OK"]);
+    }
+}
+
+#[tokio::test]
+async fn sentinels_promote_the_replica_of_a_lost_master() {
+    let mut set = require!(RedisSentinels::start(1, Redis::options()).await);
+    assert_eq!(set.master().await, Some(0));
+    set.nodes[0].kill();
+    assert_eq!(set.promoted(0).await.unwrap(), 1);
+    set.nodes[0].restart().await.unwrap();
+    set.settled().await.unwrap();
 }
 
 #[tokio::test]

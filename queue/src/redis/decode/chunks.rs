@@ -5,8 +5,8 @@
 
 use ebbtide_core::ids::UnitId;
 use ebbtide_core::sample::Chunk;
-use redis::aio::ConnectionManager;
 
+use super::super::link::Link;
 use super::{DecodeError, shape};
 use crate::codec::{self, RunOrigin};
 
@@ -21,13 +21,13 @@ pub(in crate::redis) struct Stored {
 
 /// Reads the chunks of units, many in one round trip.
 pub(in crate::redis) struct ChunkFetch {
-    connection: ConnectionManager,
+    link: Link,
     chunks_key: String,
 }
 
 impl ChunkFetch {
-    pub fn new(connection: ConnectionManager, chunks_key: String) -> Self {
-        Self { connection, chunks_key }
+    pub fn new(link: Link, chunks_key: String) -> Self {
+        Self { link, chunks_key }
     }
 
     /// The chunks of each unit, in the order given; `None` for a unit whose group has ended since.
@@ -46,7 +46,8 @@ impl ChunkFetch {
         if pipeline.is_empty() {
             return Ok(units.iter().map(|_| Some(Vec::new())).collect());
         }
-        let fetched: Vec<Vec<Option<Vec<u8>>>> = pipeline.query_async(&mut self.connection).await?;
+        let fetched: Vec<Vec<Option<Vec<u8>>>> =
+            self.link.query(&self.chunks_key, &pipeline).await?;
         let mut fetched = fetched.into_iter();
         let of_unit = |stored: &Stored| {
             if stored.parts == 0 {

