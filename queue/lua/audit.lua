@@ -4,13 +4,8 @@
 -- ready:generate, ready:reward, lease:generate, lease:reward, held. Answers {cursor, findings}; a
 -- finding is {subject, problem}; cursor 0 is the end of the part.
 
-do
-
 -- What belongs to one call, and the functions: one name for all, since Lua has room for 200 in all.
 local audit = {}
-
--- The lease of a unit whose lease was lost: that of a run that says nothing else.
-audit.LEASE_MS = 15000
 
 function audit.find(subject, problem, repair)
   audit.findings[#audit.findings + 1] = { subject, problem }
@@ -165,7 +160,7 @@ function audit.check_place(unit, record)
         audit.find(unit, is_at and 'stands at the wrong place of ' .. name or 'is in no queue',
           function()
             -- Its holder is most likely there, and renews the lease in time.
-            deadlines[unit], moved[unit], changed[unit] = now + audit.LEASE_MS, true, true
+            deadlines[unit], moved[unit], changed[unit] = now + LOST_LEASE_MS, true, true
           end)
       end
     elseif is_at then
@@ -493,5 +488,3 @@ register('audit', FINISHES, function()
   flush()
   return { next_cursor, audit.findings }
 end)
-
-end

@@ -33,6 +33,9 @@ local SIZE, FEWEST, STAGES, MAX_LAG, RESUME, MIN_VERSION, PRIORITY = 11, 12, 13,
 local MAX_ATTEMPTS, MAX_INFRA, MAX_LEASED, EXPIRES_AT, MAX_TOKENS, REMEMBER = 18, 19, 20, 21, 22, 23
 local CONTINUE_MIXED, RESTART_IF_NEWER, MASK_OLD = 0, 1, 2
 
+-- How long a lease lasts whose entry was lost.
+local LOST_LEASE_MS = 15000
+
 -- Events that a unit's history keeps: its first and its last ones.
 local HISTORY_LIMIT = 32
 
@@ -240,7 +243,8 @@ end
 -- Where a unit belongs in its queue.
 local function rank(unit, record)
   if record[STATE] == ENQUEUED then return score(unit, record) end
-  return deadlines[unit] or now
+  -- A lease that was found without its entry: nobody knows how long it was to last.
+  return deadlines[unit] or now + LOST_LEASE_MS
 end
 
 local function flush_unit(unit, record, add, drop, write, remove)

@@ -22,8 +22,8 @@ local function renew(holder, limits, unit, token, ttl, waiting)
   local group = groups[group_of(unit)]
   if record[STAGE] == REWARD then waiting = 1 end
   note_wait(record, waiting)
-  local quiet_since = math.max(record[PROGRESS_AT], record[LEASED_AT])
-  if record[WAITING_SINCE] > 0 then quiet_since = record[WAITING_SINCE] end
+  local quiet_since =
+    math.max(record[PROGRESS_AT], record[LEASED_AT], record[WAITING_SINCE])
   if now - quiet_since > limits[waiting] then
     fault(unit, record, group, 'no progress')
     return false

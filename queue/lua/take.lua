@@ -1,6 +1,6 @@
--- TAKE consumer limit
--- Takes sealed groups for a trainer, its own unacknowledged ones first. Answers {version, groups};
--- a group is {is_redelivered, id, spec, slots}, a slot {state, parts, origins, finish, score,
+-- TAKE consumer limit [own|new]
+-- Takes sealed groups for a trainer, its own unacknowledged ones first, or only those, or only new
+-- ones. Answers {version, groups}; a group is {is_redelivered, id, spec, slots}, a slot {state, parts, origins, finish, score,
 -- attempts, infra, hand_backs}. A group that has become too old fails instead, redelivered ones
 -- too, and never reaches the trainer.
 
@@ -48,13 +48,13 @@ end
 register('take', FINISHES, function()
   ensure_trainers()
   local consumer, limit = ARGV[1], tonumber(ARGV[2])
-  local batch, has_dropped
-  repeat
+  local which, batch = ARGV[3], {}
+  while which ~= 'new' do
+    local _, has_dropped = read_buffer(consumer, limit, '0', batch)
+    if not has_dropped then break end
     batch = {}
-    local _, dropped = read_buffer(consumer, limit, '0', batch)
-    has_dropped = dropped
-  until not has_dropped
-  while #batch < limit and read_buffer(consumer, limit, '>', batch) > 0 do end
+  end
+  while which ~= 'own' and #batch < limit and read_buffer(consumer, limit, '>', batch) > 0 do end
   flush()
   return { current, batch }
 end)

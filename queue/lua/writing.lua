@@ -7,7 +7,7 @@ local function skip_repeated(unit, record, chunks)
     local is_known = false
     if chunk.offset < record[TOKENS] then
       for part = record[PARTS] - 1, 0, -1 do
-        is_known = string.sub(call('HGET', CHUNKS, unit .. '/' .. part), 3) == chunk.bytes
+        is_known = string.sub(call('HGET', CHUNKS, unit .. '/' .. part) or '', 3) == chunk.bytes
         if is_known then break end
       end
     end

@@ -98,12 +98,14 @@ pub enum Command {
     },
     /// Raises the shard's policy version; a lower one changes nothing and is counted.
     SetVersion(PolicyVersion),
-    /// Takes sealed groups for a trainer; its own unacknowledged ones come first.
+    /// Takes sealed groups for a trainer.
     Take {
         /// The trainer process, by a name that survives its restart.
         consumer: String,
         /// Most groups to take.
         limit: usize,
+        /// Which ones.
+        which: TakeWhich,
     },
     /// Deletes taken groups. Repeated: counted as nothing.
     Acknowledge {
@@ -204,6 +206,15 @@ impl AuditPart {
         Self::Leases(Stage::Reward),
         Self::Held,
     ];
+}
+
+/// Which sealed groups a trainer takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TakeWhich {
+    /// Those that it took before and has not acknowledged.
+    Own,
+    /// Those that nobody has taken.
+    New,
 }
 
 /// Asks for units to work on.

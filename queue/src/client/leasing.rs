@@ -10,7 +10,7 @@ use ebbtide_core::ids::{Holder, PolicyVersion, UnitId};
 use super::{QueueError, WorkQueue};
 use crate::command::{
     COMMAND_BYTES_LIMIT, COMMAND_UNITS_LIMIT, Command, LeaseRequest, ProgressLimits, Renewal,
-    Stage, UnitWrite,
+    Stage, Then, UnitWrite,
 };
 use crate::reply::{Grant, LeaseReply, Reply, WriteReply};
 
@@ -183,6 +183,7 @@ impl WorkQueue {
         limit: usize,
     ) -> (Vec<Result<WriteReply, QueueError>>, Leased) {
         let mut replies: Vec<_> = writes.iter().map(|_| Err(QueueError::no_reply())).collect();
+        let gives_back = writes.iter().any(|write| write.then != Then::Continue);
         let mut leased = Leased::default();
         for (shard, writes) in self.by_shard(writes, |write| &write.unit) {
             let mut batches = within_limits(writes);
@@ -221,6 +222,9 @@ impl WorkQueue {
                 break;
             }
             self.lease_from(shard, terms, limit, || true, &mut leased).await;
+        }
+        if gives_back {
+            self.port.wake().await;
         }
         (replies, leased)
     }
@@ -261,7 +265,7 @@ impl WorkQueue {
         writes: Vec<UnitWrite>,
     ) -> Vec<Result<WriteReply, QueueError>> {
         let count = writes.len();
-        let gives_back = writes.iter().any(|write| write.then != crate::command::Then::Continue);
+        let gives_back = writes.iter().any(|write| write.then != Then::Continue);
         let shards = self.by_shard(writes, |write| &write.unit);
         let calls =
             shards.into_iter().map(|(shard, writes)| self.write_shard(shard, holder, writes));

@@ -42,6 +42,17 @@ pub enum QueueError {
         /// What went wrong.
         problem: String,
     },
+    /// Nobody has begun the run yet.
+    #[error(
+        "there is no run {run} on {name}: check the name, or begin it with a fleet policy (the \
+         controller, an agent or the trainer does that)"
+    )]
+    NotBegun {
+        /// The run.
+        run: String,
+        /// Where it was looked for.
+        name: String,
+    },
     /// The store answered something that the contract does not know.
     #[error("unexpected answer from the queue: {problem}")]
     Protocol {
@@ -59,7 +70,7 @@ pub enum QueueError {
 impl QueueError {
     /// Whether the same call may succeed later without anybody changing anything.
     pub fn is_retriable(&self) -> bool {
-        matches!(self, Self::Unavailable { .. })
+        matches!(self, Self::Unavailable { .. } | Self::NotBegun { .. })
     }
 
     pub(crate) fn no_reply() -> Self {

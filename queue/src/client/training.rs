@@ -5,7 +5,7 @@ use ebbtide_core::work::{GroupError, PromptGroup};
 use thiserror::Error;
 
 use super::{QueueError, SCAN_PAGES_LIMIT, WorkQueue};
-use crate::command::{COMMAND_UNITS_LIMIT, Command};
+use crate::command::{COMMAND_UNITS_LIMIT, Command, TakeWhich};
 use crate::control::{ControlCommand, VersionRecord};
 use crate::reply::{Reply, TakenGroup, WriteReply};
 
@@ -34,7 +34,8 @@ impl WorkQueue {
         Ok(reply)
     }
 
-    /// Takes up to `limit` sealed groups; this consumer's unacknowledged ones come first.
+    /// Takes up to `limit` sealed groups; this consumer's unacknowledged ones, of all shards, come
+    /// first.
     ///
     /// # Errors
     /// Only when no shard answered.
@@ -42,19 +43,22 @@ impl WorkQueue {
         let mut batch = Vec::new();
         let mut failure = None;
         let mut answered = 0;
-        for shard in self.shards_in_turn() {
-            if batch.len() >= limit {
-                break;
-            }
-            let command =
-                Command::Take { consumer: consumer.to_owned(), limit: limit - batch.len() };
-            match self.port.call(shard, command).await {
-                Ok(Reply::Taken(groups)) => {
-                    answered += 1;
-                    batch.extend(groups);
+        let shards: Vec<u16> = self.shards_in_turn().collect();
+        for which in [TakeWhich::Own, TakeWhich::New] {
+            for shard in &shards {
+                if batch.len() >= limit {
+                    return Ok(batch);
                 }
-                Ok(other) => return Err(QueueError::unexpected("taken groups", &other)),
-                Err(error) => failure = failure.or(Some(error)),
+                let (consumer, limit) = (consumer.to_owned(), limit - batch.len());
+                let command = Command::Take { consumer, limit, which };
+                match self.port.call(*shard, command).await {
+                    Ok(Reply::Taken(groups)) => {
+                        answered += 1;
+                        batch.extend(groups);
+                    }
+                    Ok(other) => return Err(QueueError::unexpected("taken groups", &other)),
+                    Err(error) => failure = failure.or(Some(error)),
+                }
             }
         }
         match failure {

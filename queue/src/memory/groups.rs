@@ -150,7 +150,8 @@ impl MemoryShard {
         }
     }
 
-    pub(super) fn take(
+    /// What a consumer took before and has not acknowledged.
+    pub(super) fn take_own(
         &mut self,
         consumer: &str,
         limit: usize,
@@ -168,6 +169,17 @@ impl MemoryShard {
                 batch.extend(self.describe_taken(&id, true));
             }
         }
+        batch
+    }
+
+    /// What nobody has taken.
+    pub(super) fn take_new(
+        &mut self,
+        consumer: &str,
+        limit: usize,
+        now: UnixMillis,
+    ) -> Vec<TakenGroup> {
+        let mut batch = Vec::new();
         while batch.len() < limit {
             let Some(id) = self.sealed.pop_front() else { break };
             if self.is_stale_group(&id) {

@@ -195,7 +195,7 @@ impl MemoryShard {
             }
             _ => {}
         }
-        let quiet_since = slot.waiting_since.unwrap_or(slot.progress_at);
+        let quiet_since = slot.progress_at.max(slot.waiting_since.unwrap_or_default());
         if now.since(quiet_since) > limits.of(waiting) {
             self.fault(unit, "no progress", now);
             return false;

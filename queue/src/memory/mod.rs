@@ -18,7 +18,7 @@ use ebbtide_core::ids::{FencingToken, GroupId, Holder, PolicyVersion, UnitId};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_core::work::PromptGroup;
 
-use crate::command::{Command, Stage};
+use crate::command::{Command, Stage, TakeWhich};
 use crate::reply::{Failure, Reply, WriteReply};
 use crate::state::{ScanPage, SlotState};
 use crate::status::ShardStatus;
@@ -114,7 +114,10 @@ impl MemoryShard {
             }
             Command::CancelRun { reason, .. } => Reply::Cancelled(0, self.cancel_run(reason, now)),
             Command::SetVersion(version) => Reply::Version(self.set_version(*version)),
-            Command::Take { consumer, limit } => Reply::Taken(self.take(consumer, *limit, now)),
+            Command::Take { consumer, limit, which } => Reply::Taken(match which {
+                TakeWhich::Own => self.take_own(consumer, *limit, now),
+                TakeWhich::New => self.take_new(consumer, *limit, now),
+            }),
             Command::Acknowledge { consumer, groups } => {
                 Reply::Count(self.acknowledge(consumer, groups, now))
             }

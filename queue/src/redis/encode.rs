@@ -11,7 +11,7 @@ use super::library::Function;
 use crate::codec;
 use crate::command::{
     AuditPart, COMMAND_UNITS_LIMIT, Command, LEASE_REAPS_UNITS, LEASE_SCAN_LIMIT, LeaseRequest,
-    ProgressLimits, Renewal, Stage, Then, UnitWrite, Waiting,
+    ProgressLimits, Renewal, Stage, TakeWhich, Then, UnitWrite, Waiting,
 };
 use crate::memory::AGENT_PROCESS_PREFIX;
 
@@ -56,7 +56,13 @@ pub(super) fn function_call(command: &Command, layout: Layout) -> FunctionCall {
             (Function::CancelRun, vec![text(cursor), text(reason)])
         }
         Command::SetVersion(version) => (Function::SetVersion, vec![text(version)]),
-        Command::Take { consumer, limit } => (Function::Take, vec![text(consumer), text(limit)]),
+        Command::Take { consumer, limit, which } => {
+            let which = match which {
+                TakeWhich::Own => "own",
+                TakeWhich::New => "new",
+            };
+            (Function::Take, vec![text(consumer), text(limit), text(&which)])
+        }
         Command::Acknowledge { consumer, groups } => (
             Function::Acknowledge,
             std::iter::once(text(consumer)).chain(groups.iter().map(text)).collect(),

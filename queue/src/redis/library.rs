@@ -3,7 +3,8 @@
 //! A library is loaded once and its functions are defined once, where a script would define them
 //! anew at every call: that alone is half the time of a short call. Its name, and the names of its
 //! functions, carry a checksum of the source, so that clients of two versions can work side by
-//! side while a fleet is upgraded.
+//! side while a fleet is upgraded. Where they would read each other's records differently, the
+//! layout's number in `setup.rs` must rise as well: then the second is refused.
 
 use std::sync::LazyLock;
 

@@ -75,10 +75,8 @@ pub(super) async fn agree_on_layout(
     let (schema, shards, stages, window): Stands = from_redis_value(stands)
         .map_err(|error| QueueError::Protocol { problem: format!("{name}: {error}") })?;
     let (Some(schema), Some(shard_count)) = (schema, shards) else {
-        return Err(QueueError::Unavailable {
-            what: format!("run {} on {name}", options.run),
-            problem: "nobody has started it yet".to_owned(),
-        });
+        let run = options.run.to_string();
+        return Err(QueueError::NotBegun { run, name: name.to_owned() });
     };
     if schema != LAYOUT_SCHEMA {
         return Err(unsuitable(format!(

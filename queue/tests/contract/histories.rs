@@ -7,7 +7,8 @@ use ebbtide_core::ids::{FencingToken, Holder, PolicyVersion, UnitId};
 use ebbtide_core::sample::Score;
 use ebbtide_core::work::{OnDeadSlot, PromptGroup, ResumePolicy};
 use ebbtide_queue::command::{
-    Command, HandBackCause, LeaseRequest, ProgressLimits, Renewal, Stage, Then, UnitWrite, Waiting,
+    Command, HandBackCause, LeaseRequest, ProgressLimits, Renewal, Stage, TakeWhich, Then,
+    UnitWrite, Waiting,
 };
 use ebbtide_queue::reply::{Failure, LeaseReply, Reply, WriteReply};
 use proptest::prelude::*;
@@ -69,6 +70,7 @@ pub enum Step {
         version: u64,
     },
     Take {
+        own: bool,
         consumer: u8,
         limit: usize,
     },
@@ -113,7 +115,9 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => (0..20_usize).prop_map(|failure| Step::DropFailure { failure }),
         1 => (0..3_u8).prop_map(|consumer| Step::RemoveConsumer { consumer }),
         1 => (0..5_u64).prop_map(|version| Step::SetVersion { version }),
-        2 => (0..2_u8, 1..3_usize).prop_map(|(consumer, limit)| Step::Take { consumer, limit }),
+        2 => (any::<bool>(), 0..2_u8, 1..3_usize).prop_map(
+            |(own, consumer, limit)| Step::Take { own, consumer, limit }
+        ),
         2 => (0..2_u8, 0..6_u8).prop_map(
             |(consumer, group)| Step::Acknowledge { consumer, group }
         ),
@@ -239,8 +243,9 @@ impl Story {
                 reason: "unwanted".to_owned(),
             },
             Step::SetVersion { version } => Command::SetVersion(PolicyVersion(*version)),
-            Step::Take { consumer, limit } => {
-                Command::Take { consumer: format!("t{consumer}"), limit: *limit }
+            Step::Take { own, consumer, limit } => {
+                let which = if *own { TakeWhich::Own } else { TakeWhich::New };
+                Command::Take { consumer: format!("t{consumer}"), limit: *limit, which }
             }
             Step::Acknowledge { consumer, group } => Command::Acknowledge {
                 consumer: format!("t{consumer}"),

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use ebbtide_core::work::{OnDeadSlot, ResumePolicy};
-use ebbtide_queue::command::{HandBackCause, ProgressLimits, Then};
+use ebbtide_harness::until;
+use ebbtide_queue::command::{HandBackCause, ProgressLimits, Renewal, Then, Waiting};
 use ebbtide_queue::reply::WriteReply;
 
 use super::worlds::*;
@@ -55,6 +56,8 @@ laws![
     expired_group_fails_when_it_is_met,
     unit_whose_group_fails_in_the_same_call_is_not_granted,
     no_shard_is_asked_first_by_everybody,
+    own_groups_of_every_shard_come_before_new_ones,
+    tokens_are_progress_while_the_environment_is_waited_for,
 ];
 
 async fn group_is_sealed_once_with_all_its_samples(world: World) {
@@ -448,4 +451,50 @@ async fn no_shard_is_asked_first_by_everybody(world: World) {
         first_shards.insert(world.queue.shard_of(&grants[0].unit.group));
     }
     assert_eq!(first_shards.len(), 2, "a deep queue is taken from all shards in turn");
+}
+
+async fn own_groups_of_every_shard_come_before_new_ones(world: World) {
+    let a = holder("a");
+    for number in 0..12 {
+        world.enqueue(&group(&format!("g{number}"), 1)).await;
+    }
+    for grant in world.lease(&a, 12, LONG).await {
+        world.complete(&a, &grant, vec![tokens(0, 1, 0)]).await;
+    }
+    let first = world.queue.take("t", 5).await.unwrap();
+    for _ in 0..4 {
+        let again = world.queue.take("t", 5).await.unwrap();
+        assert!(again.iter().all(|taken| taken.is_redelivered), "nothing new before the old");
+        assert_eq!(again.len(), first.len());
+    }
+    let ids: Vec<_> = first.iter().map(|taken| taken.group.group_id.clone()).collect();
+    assert_eq!(world.queue.acknowledge("t", &ids).await.unwrap(), 5);
+    assert_eq!(world.queue.take("t", 20).await.unwrap().len(), 7);
+}
+
+async fn tokens_are_progress_while_the_environment_is_waited_for(world: World) {
+    let a = holder("a");
+    world.enqueue(&group("g", 1)).await;
+    let grants = world.lease(&a, 1, LONG).await;
+    let renewal = Renewal {
+        unit: grants[0].unit.clone(),
+        fencing_token: grants[0].fencing_token,
+        ttl: LONG,
+        waiting: Waiting::Environment,
+    };
+    let wait = async |limit: Duration| {
+        let limits = ProgressLimits { environment: limit, ..ProgressLimits::default() };
+        world.queue.renew(&a, vec![renewal.clone()], limits).await.unwrap().is_empty()
+    };
+    assert!(wait(LONG).await);
+    // Long after the wait began, by this queue's clock, but right after a token.
+    let began = world.status().await.now;
+    until("the queue's clock to go on", Duration::from_secs(5), || async {
+        (world.status().await.now.since(began) > Duration::from_millis(30)).then_some(())
+    })
+    .await
+    .unwrap();
+    world.write_as(&a, &grants[0], vec![tokens(0, 1, 0)], Then::Continue).await;
+    let token_at = world.status().await.now;
+    assert!(wait(token_at.since(began) - Duration::from_millis(1)).await, "a token is progress");
 }

@@ -30,7 +30,8 @@ impl ChunkFetch {
         Self { link, chunks_key }
     }
 
-    /// The chunks of each unit, in the order given; `None` for a unit whose group has ended since.
+    /// The chunks of each unit, in the order given; `None` for a unit whose group has ended since,
+    /// or whose chunks are damaged: one damaged unit must not keep all others from being answered.
     pub async fn chunks_of(
         &mut self,
         units: &[Stored],
@@ -51,20 +52,26 @@ impl ChunkFetch {
         let mut fetched = fetched.into_iter();
         let of_unit = |stored: &Stored| {
             if stored.parts == 0 {
-                return Ok(Some(Vec::new()));
+                return Some(Vec::new());
             }
             let values: Option<Vec<Vec<u8>>> =
                 fetched.next().unwrap_or_default().into_iter().collect();
             let Some(values) = values else {
                 tracing::debug!(unit = %stored.unit, "the group has ended since it was answered");
-                return Ok(None);
+                return None;
             };
-            let (origins, parts) = values
-                .split_at_checked(stored.origins as usize)
-                .ok_or_else(|| shape(format!("too few fields for {}", stored.unit)))?;
-            decode(origins, parts).map(Some)
+            let parts = values.len().saturating_sub(stored.parts as usize);
+            let (origins, parts) = values.split_at(parts);
+            match decode(origins, parts) {
+                Ok(chunks) => Some(chunks),
+                Err(problem) => {
+                    let unit = &stored.unit;
+                    tracing::error!(%unit, %problem, "stored tokens are damaged; run queue check");
+                    None
+                }
+            }
         };
-        units.iter().map(of_unit).collect()
+        Ok(units.iter().map(of_unit).collect())
     }
 }
 

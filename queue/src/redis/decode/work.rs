@@ -84,8 +84,9 @@ pub(super) async fn taken_groups(
                 missing_slots.push(index);
             }
         }
+        let Some(samples) = samples(&group, complete, fetch).await? else { continue };
         taken.push(TakenGroup {
-            samples: samples(&group, complete, fetch).await?,
+            samples,
             group,
             missing_slots,
             is_redelivered: is_redelivered == 1,
@@ -95,11 +96,12 @@ pub(super) async fn taken_groups(
     Ok(taken)
 }
 
+/// The samples of a group; `None` when one is damaged, which leaves the group unacknowledged.
 async fn samples(
     group: &PromptGroup,
     complete: Vec<(u16, WireSlot)>,
     fetch: &mut ChunkFetch,
-) -> Result<Vec<Sample>, DecodeError> {
+) -> Result<Option<Vec<Sample>>, DecodeError> {
     let stored = |(index, slot): &(u16, WireSlot)| Stored {
         unit: group.unit_id(*index),
         parts: slot.1,
@@ -110,8 +112,13 @@ async fn samples(
     let mut samples = Vec::with_capacity(complete.len());
     for ((Stored { unit, .. }, chunks), (_, slot)) in units.into_iter().zip(chunks).zip(complete) {
         let (_, _, _, finish, score, attempts, infra_attempts, hand_backs) = slot;
+        let Some(chunks) = chunks else {
+            let group = &group.group_id;
+            tracing::error!(%group, %unit, "group is not delivered: a sample is damaged; run queue check");
+            return Ok(None);
+        };
         samples.push(Sample {
-            chunks: chunks.ok_or_else(|| shape(format!("a chunk of {unit} is missing")))?,
+            chunks,
             unit,
             finish: rmp_serde::from_slice(&finish).map_err(shape)?,
             score: optional(&score, |bytes| codec::decode_score(bytes).map_err(shape))?,
@@ -120,5 +127,5 @@ async fn samples(
             hand_backs,
         });
     }
-    Ok(samples)
+    Ok(Some(samples))
 }
