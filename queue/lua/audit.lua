@@ -35,7 +35,11 @@ function audit.is_table(bytes, fields)
   return true
 end
 
-function audit.is_unit(bytes) return audit.is_table(bytes, #UNIT.__index) end
+function audit.is_unit(bytes)
+  local is_brief = string.match(bytes or '', '^L%d+|[^|]*|%d+$')
+    or string.match(bytes or '', '^C%d+|[^|]*|%d+|')
+  return is_brief or audit.is_table(bytes, #UNIT.__index)
+end
 
 function audit.is_group(bytes)
   return audit.is_table(bytes, ENTRY) and audit.is_table(unpacked(bytes)[TERMS], REMEMBER)
@@ -426,7 +430,7 @@ function audit.for_each(hash, is_sound, act)
   for from = 1, #fields, 1000 do
     local to = math.min(from + 999, #fields)
     for index, packed in ipairs(call('HMGET', hash, unpack(fields, from, to))) do
-      if is_sound(packed) then act(fields[from + index - 1], unpacked(packed)) end
+      if is_sound(packed) then act(fields[from + index - 1], packed) end
     end
   end
 end
@@ -436,12 +440,12 @@ end
 function audit.settle_counters()
   if call('HLEN', UNITS) + call('HLEN', GROUPS) > 100000 then return end
   local open, tokens, is_sealed, counters, wasted = 0, 0, {}, {}, 0
-  audit.for_each(GROUPS, audit.is_group, function(id, group)
-    group = group_from(group)
+  audit.for_each(GROUPS, audit.is_group, function(id, packed)
+    local group = group_from(unpacked(packed))
     open, is_sealed[id] = open + group[SIZE] - group[ENDED], group[ENTRY] ~= ''
   end)
-  audit.for_each(UNITS, audit.is_unit, function(unit, record)
-    if is_sealed[group_of(unit)] == false then tokens = tokens + (record[TOKENS] or 0) end
+  audit.for_each(UNITS, audit.is_unit, function(unit, packed)
+    if is_sealed[group_of(unit)] == false then tokens = tokens + unit_from(packed)[TOKENS] end
   end)
   local all = call('HGETALL', COUNTERS)
   for index = 1, #all, 2 do

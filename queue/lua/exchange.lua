@@ -6,6 +6,8 @@
 register('exchange', FINISHES, function()
   local holder, limit = ARGV[1], tonumber(ARGV[4])
   local replies = write_all(holder, 11)
+  -- What is ready again must be seen by the lease; all else is written once, after it.
+  if limit == 0 or changed_ready() then flush() end
   if limit == 0 then return { replies, false } end
   return { replies, lease({ holder = holder, id = ARGV[2], stage = tonumber(ARGV[3]),
     limit = limit, ttl = tonumber(ARGV[5]), worker_version = tonumber(ARGV[6]),

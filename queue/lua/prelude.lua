@@ -15,7 +15,9 @@ local GENERATE, REWARD = 0, 1
 local TRAINERS = 'trainers'
 
 -- Fields of a unit's record, a msgpack table in the hash UNITS that holds only what differs from the
--- default. A unit that was never leased has no record at all.
+-- default. A unit that was never leased has no record at all. One that was leased once and has no
+-- tokens has a brief one, the text L<token>|<holder>|<leased at>, and C<the same>|<finish> when it
+-- was completed like that: most units are leased, and in short texts that is quickly done.
 local STATE, STAGE, TOKEN, HOLDER, LEASED_AT, PROGRESS_AT, WAITING_SINCE = 1, 2, 3, 4, 5, 6, 7
 local TOKENS, PARTS, ORIGINS, FIRST, LAST, ORIGIN = 8, 9, 10, 11, 12, 13
 local AT_LEASE, PRESERVED, RESTARTED, HAND_BACKS, ATTEMPTS, INFRA = 14, 15, 16, 17, 18, 19
@@ -45,17 +47,19 @@ local call, pack, unpacked
 -- The keys, arguments and moment of the call, and the policy version that holds.
 local READY, LEASE = {}, {}
 local UNITS, GROUPS, SPECS, CHUNKS, HISTORY, OUT, FAILED, COUNTERS, VERSION, GRANTS, TOMBS, EXPIRY
-local KEYS, ARGV, now, current
+local KEYS, ARGV, now, now_text, current
 
--- Records of the call; `false` stands for none. `group_id` knows the group of each unit, `place` and
--- `node` where a unit stood when it was read; `changed` and `moved` tell what `flush` has to write,
--- `deadlines` the ends of leases that were granted or renewed.
-local units, groups, group_id, place, node, deadlines
+-- Records of the call; `false` stands for none. `stored` has units as they are stored; `group_id`
+-- knows the group of each, `place` and `node` where it stood when it was read; `changed` and `moved`
+-- tell what `flush` has to write, `deadlines` the ends of leases that were granted or renewed.
+local stored, units, groups, group_id, place, node, deadlines
 local changed, moved, changed_groups, counts, held
+-- What `flush` will do: records to write, members to add to the sorted sets, members to drop.
+local to_write, to_add, to_drop
 
 -- What packed terms mean, and the node of a holder: found out once, and kept from call to call. They
 -- follow from the text alone, so they are never out of date.
-local terms_known, node_known, known_count = {}, {}, 0
+local terms_known, node_known, known_count, number_texts = {}, {}, 0, {}
 local KNOWN_LIMIT = 4096
 
 local function enter()
@@ -67,14 +71,20 @@ local function server_time()
   return clock[1] * 1000 + math.floor(clock[2] / 1000)
 end
 
+local function begin_changes()
+  changed, moved, changed_groups, counts, held = {}, {}, {}, {}, {}
+  to_write, to_add, to_drop = { n = 0 }, {}, {}
+end
+
 local function begin(keys, arguments)
   KEYS, ARGV = keys, arguments
   READY[GENERATE], READY[REWARD], LEASE[GENERATE], LEASE[REWARD] = unpack(keys, 1, 4)
   UNITS, GROUPS, SPECS, CHUNKS, HISTORY, OUT, FAILED, COUNTERS, VERSION, GRANTS, TOMBS, EXPIRY =
     unpack(keys, 5, 16)
   now, current = server_time(), tonumber(call('GET', VERSION) or '0')
-  units, groups, group_id, place, node, deadlines = {}, {}, {}, {}, {}, {}
-  changed, moved, changed_groups, counts, held = {}, {}, {}, {}, {}
+  now_text = string.format('%d', now)
+  stored, units, groups, group_id, place, node, deadlines = {}, {}, {}, {}, {}, {}, {}
+  begin_changes()
 end
 
 -- What a function that frees or finishes work declares: it must run even when memory is full. One
@@ -97,6 +107,17 @@ local function register_control(name, flags, body)
       enter()
       return body(keys, arguments)
     end })
+end
+
+-- A whole number as text: Redis would print it with seventeen digits, which takes long.
+local function text_of(number)
+  if number < 0 or number > 4096 then return string.format('%d', number) end
+  local text = number_texts[number]
+  if not text then
+    text = string.format('%d', number)
+    number_texts[number] = text
+  end
+  return text
 end
 
 local function count(name, by)
@@ -167,10 +188,24 @@ local function node_of(record)
   return found
 end
 
+local function unit_from(packed)
+  local first = string.byte(packed)
+  if first == 76 then
+    local token, holder, leased_at = string.match(packed, '^L(%d+)|([^|]*)|(%d+)$')
+    return setmetatable({ [STATE] = LEASED, [TOKEN] = tonumber(token), [HOLDER] = holder,
+      [LEASED_AT] = tonumber(leased_at) }, UNIT)
+  elseif first == 67 then
+    local token, holder, leased_at, finish = string.match(packed, '^C(%d+)|([^|]*)|(%d+)|(.*)$')
+    return setmetatable({ [STATE] = COMPLETED, [TOKEN] = tonumber(token), [HOLDER] = holder,
+      [LEASED_AT] = tonumber(leased_at), [FINISH] = finish }, UNIT)
+  end
+  return setmetatable(unpacked(packed), UNIT)
+end
+
 local function adopt(unit, packed)
   local record = false
   if packed then
-    record = setmetatable(unpacked(packed), UNIT)
+    record = unit_from(packed)
   else
     local group = read_group(group_of(unit))
     if group and slot_of(unit) < group[SIZE] then record = setmetatable({}, UNIT) end
@@ -182,22 +217,27 @@ end
 
 local function read_unit(unit)
   local record = units[unit]
-  if record == nil then return adopt(unit, call('HGET', UNITS, unit)) end
-  return record
+  if record ~= nil then return record end
+  local packed = stored[unit]
+  if packed == nil then
+    packed = call('HGET', UNITS, unit)
+    stored[unit] = packed
+  end
+  return adopt(unit, packed)
 end
 
--- Reads many units, and the groups of those, in two calls.
-local function read_units(ids)
+-- Fetches many units, and the groups of those, in two calls.
+local function fetch_units(ids)
   if #ids == 0 then return end
-  local wanted, last = {}, nil
+  local wanted, count_wanted, last = {}, 0, nil
   for _, unit in ipairs(ids) do
     local id = group_of(unit)
     if id ~= last and groups[id] == nil then
-      wanted[#wanted + 1] = id
-      last = id
+      count_wanted, last = count_wanted + 1, id
+      wanted[count_wanted] = id
     end
   end
-  if #wanted > 0 then
+  if count_wanted > 0 then
     local packed = call('HMGET', GROUPS, unpack(wanted))
     for index, id in ipairs(wanted) do
       if groups[id] == nil then
@@ -207,7 +247,7 @@ local function read_units(ids)
   end
   local packed = call('HMGET', UNITS, unpack(ids))
   for index, unit in ipairs(ids) do
-    if units[unit] == nil then adopt(unit, packed[index]) end
+    if stored[unit] == nil then stored[unit] = packed[index] end
   end
 end
 
@@ -219,26 +259,41 @@ local function score(unit, record)
   return fresh * 2 ^ 52 + (group[PRIORITY] + 2048) * 2 ^ 40 + sequence
 end
 
-local function append(lists, key, first, second)
+-- Lists know their length, for Lua would count anew each time.
+local function put(list, first, second)
+  local n = list.n
+  list[n + 1], list[n + 2] = first, second
+  list.n = n + 2
+end
+
+local function list_of(lists, key)
   local list = lists[key]
   if not list then
-    list = {}
+    list = { n = 0 }
     lists[key] = list
   end
-  list[#list + 1] = first
-  list[#list + 1] = second
+  return list
+end
+
+local function drop(set, unit)
+  local list = list_of(to_drop, set)
+  local n = list.n + 1
+  list[n], list.n = unit, n
 end
 
 -- Calls `command` on a key, at most a thousand arguments at a time.
 local function call_on(command, key, list)
-  for from = 1, #list, 1000 do
-    call(command, key, unpack(list, from, math.min(from + 999, #list)))
+  local length = list.n or #list
+  for from = 1, length, 1000 do
+    call(command, key, unpack(list, from, math.min(from + 999, length)))
   end
 end
 
 local function call_each(command, lists)
   for key, list in pairs(lists) do call_on(command, key, list) end
 end
+
+local function hold(of_node, by) held[of_node] = (held[of_node] or 0) + by end
 
 -- Where a unit belongs in its queue.
 local function rank(unit, record)
@@ -247,52 +302,58 @@ local function rank(unit, record)
   return deadlines[unit] or now + LOST_LEASE_MS
 end
 
-local function flush_unit(unit, record, add, drop, write, remove)
+local function flush_unit(unit, record)
   local before, after = place[unit], record and place_of(record) or nil
-  if before and before ~= after then append(drop, before, unit) end
-  if after and (before ~= after or moved[unit]) then append(add, after, rank(unit, record), unit) end
+  if before and before ~= after then drop(before, unit) end
+  if after and (before ~= after or moved[unit]) then
+    put(list_of(to_add, after), rank(unit, record), unit)
+  end
   local held_before, held_after = node[unit], record and node_of(record) or nil
   if held_before ~= held_after then
-    if held_before then held[held_before] = (held[held_before] or 0) - 1 end
-    if held_after then held[held_after] = (held[held_after] or 0) + 1 end
+    if held_before then hold(held_before, -1) end
+    if held_after then hold(held_after, 1) end
   end
   place[unit], node[unit] = after, held_after
-  if record then
-    write[#write + 1] = unit
-    write[#write + 1] = pack(record)
-  else
-    remove[#remove + 1] = unit
+  if record then put(to_write, unit, pack(record)) end
+end
+
+-- Whether `flush` will make a unit ready.
+local function changed_ready()
+  for unit in pairs(changed) do
+    if units[unit] and units[unit][STATE] == ENQUEUED then return true end
   end
+  return false
 end
 
 local function flush_counts()
   for name, by in pairs(counts) do
-    if by ~= 0 then call('HINCRBY', COUNTERS, name, by) end
+    if by ~= 0 then call('HINCRBY', COUNTERS, name, text_of(by)) end
   end
   for of_node, by in pairs(held) do
     local name = 'held:' .. of_node
-    if by ~= 0 and call('HINCRBY', COUNTERS, name, by) == 0 then call('HDEL', COUNTERS, name) end
+    if by ~= 0 and call('HINCRBY', COUNTERS, name, text_of(by)) == 0 then
+      call('HDEL', COUNTERS, name)
+    end
   end
 end
 
 -- Writes what has changed. Every script that changes records calls it last.
 local function flush()
-  local add, drop, write, remove, write_groups = {}, {}, {}, {}, {}
-  for unit in pairs(changed) do flush_unit(unit, units[unit], add, drop, write, remove) end
-  for id in pairs(changed_groups) do
-    local group = groups[id]
-    if group then
-      write_groups[#write_groups + 1] = id
-      write_groups[#write_groups + 1] = pack(group)
-    end
+  local gone, groups_to_write = { n = 0 }, { n = 0 }
+  for unit in pairs(changed) do
+    flush_unit(unit, units[unit])
+    if not units[unit] then gone.n = gone.n + 1; gone[gone.n] = unit end
   end
-  call_each('ZREM', drop)
-  call_each('ZADD', add)
-  call_on('HSET', UNITS, write)
-  call_on('HSET', GROUPS, write_groups)
-  call_on('HDEL', UNITS, remove)
+  for id in pairs(changed_groups) do
+    if groups[id] then put(groups_to_write, id, pack(groups[id])) end
+  end
+  call_each('ZREM', to_drop)
+  call_each('ZADD', to_add)
+  call_on('HSET', UNITS, to_write)
+  call_on('HSET', GROUPS, groups_to_write)
+  call_on('HDEL', UNITS, gone)
   flush_counts()
-  changed, moved, changed_groups, counts, held = {}, {}, {}, {}, {}
+  begin_changes()
 end
 
 local function remember(unit, record, event, detail)
@@ -405,16 +466,21 @@ local function end_slot(unit, record, group, state, cause, detail)
   settle(id, group)
 end
 
-local function complete_slot(unit, record, group)
+-- One more slot of a group is complete.
+local function end_complete(id, group)
   count('completed', 1)
+  group[ENDED], group[DONE] = group[ENDED] + 1, group[DONE] + 1
+  settle(id, group)
+end
+
+local function complete_slot(unit, record, group)
   record[STATE] = COMPLETED
   changed[unit] = true
-  group[ENDED], group[DONE] = group[ENDED] + 1, group[DONE] + 1
   if record[TOKENS] > 0 then group[DONE_TOKENS] = group[DONE_TOKENS] + record[TOKENS] end
   if record[PARTS] > 0 and (group[OLDEST] < 0 or record[FIRST] < group[OLDEST]) then
     group[OLDEST] = record[FIRST]
   end
-  settle(group_of(unit), group)
+  end_complete(group_of(unit), group)
 end
 
 local function hand_back(unit, record, cause)
@@ -465,11 +531,12 @@ local function expire_due(limit)
 end
 
 local function reap(stage, limit)
-  local expired = call('ZRANGE', LEASE[stage], '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
+  local expired = call('ZRANGE', LEASE[stage], '-inf', now_text, 'BYSCORE', 'LIMIT', '0',
+    text_of(limit))
   local reaped = 0
-  read_units(expired)
+  fetch_units(expired)
   for _, unit in ipairs(expired) do
-    local record = units[unit]
+    local record = read_unit(unit)
     if record and is_leased(record[STATE]) and record[STAGE] == stage then
       reaped = reaped + 1
       lose_holder(unit, record, groups[group_of(unit)])

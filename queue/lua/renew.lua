@@ -14,7 +14,7 @@ end
 
 -- Whether the holder still has the unit afterwards.
 local function renew(holder, limits, unit, token, ttl, waiting)
-  local record = units[unit]
+  local record = read_unit(unit)
   if not record or not is_leased(record[STATE]) or record[TOKEN] ~= token
       or record[HOLDER] ~= holder then
     return false
@@ -40,7 +40,7 @@ register('renew', FINISHES, function()
   local limits = { [0] = tonumber(ARGV[2]), [1] = tonumber(ARGV[3]), [2] = tonumber(ARGV[4]) }
   local lost, ids = {}, {}
   for at = 5, #ARGV, 4 do ids[#ids + 1] = ARGV[at] end
-  read_units(ids)
+  fetch_units(ids)
   for at = 5, #ARGV, 4 do
     local unit, token = ARGV[at], tonumber(ARGV[at + 1])
     local ttl, waiting = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])

@@ -46,7 +46,7 @@ async fn refuse_run_in_use(args: &DemoArgs, options: &RedisOptions) -> anyhow::R
     let port = match RedisPort::connect(RedisOptions { layout: None, ..options.clone() }).await {
         Ok(port) => port,
         // Nobody has begun it yet; or Redis is away, which the caller finds out as well.
-        Err(QueueError::Unavailable { .. }) => return Ok(()),
+        Err(QueueError::NotBegun { .. } | QueueError::Unavailable { .. }) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
     anyhow::ensure!(

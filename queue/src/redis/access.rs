@@ -9,7 +9,7 @@
 //!     +publish +subscribe +unsubscribe +info +config|get +cluster|slots +asking
 //! ```
 //!
-//! - `@read` and `@write` without `@dangerous`: what the functions call, checked command by command;
+//! - `@read` and `@write` without `@dangerous`: what the functions call, each command checked;
 //! - `info`, `config|get`: the checks at start and the watch on memory. Without `config|get` (many
 //!   managed services forbid it) the checks use what INFO shows and say what they could not see;
 //!   durability safe on a single server does need it;
