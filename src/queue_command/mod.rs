@@ -54,8 +54,8 @@ struct Answer {
 /// # Errors
 /// The run is not reachable, or does not exist: nothing was done.
 pub async fn run(args: QueueArgs) -> anyhow::Result<ExitCode> {
-    // What a server should be set up like is the business of those that depend on it.
-    setup::start_logging(LogFormat::Text, "error");
+    // The answer says it all; what a server should be set up like concerns those that depend on it.
+    setup::start_logging(LogFormat::Text, "off");
     let place = args.command.place();
     let output = place.output;
     let queue = connect(&place.redis, &place.run).await?;

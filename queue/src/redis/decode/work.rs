@@ -114,7 +114,7 @@ async fn samples(
         let (_, _, _, finish, score, attempts, infra_attempts, hand_backs) = slot;
         let Some(chunks) = chunks else {
             let group = &group.group_id;
-            tracing::error!(%group, %unit, "group is not delivered: a sample is damaged; run queue check");
+            tracing::error!(%group, %unit, "not delivered: a sample is damaged; run queue check");
             return Ok(None);
         };
         samples.push(Sample {
