@@ -8,15 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ebbtide_queue::client::{QueueError, QueuePort, WorkQueue};
+use ebbtide_queue::client::{Backoff, QueueError, QueuePort, WorkQueue};
 use ebbtide_queue::command::Command;
 use ebbtide_queue::control::{ControlCommand, ControlReply};
 use ebbtide_queue::redis::{RedisOptions, RedisPort};
 use ebbtide_queue::reply::Reply;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
-
-use crate::backoff::Backoff;
 
 /// Bounds of the pause between two tries to connect.
 const CONNECT_PAUSE_MIN: Duration = Duration::from_millis(100);

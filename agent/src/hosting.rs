@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_core::ids::PolicyVersion;
-use ebbtide_queue::client::LeaseTerms;
+use ebbtide_queue::client::{Backoff, LeaseTerms};
 use ebbtide_queue::command::Stage;
 use ebbtide_queue::reply::Grant;
 use futures::poll;
@@ -27,7 +27,6 @@ use tracing::Instrument;
 use engines::Trouble;
 pub(crate) use engines::{Condition, EngineSlot};
 
-use crate::backoff::Backoff;
 use crate::ledger::{Admission, AdmissionTerms};
 use crate::pulse::Loop;
 use crate::shared::Shared;

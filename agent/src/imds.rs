@@ -14,12 +14,12 @@ use ebbtide_core::notice::{
     Announcement, NoticeError, parse_instance_action, parse_rebalance, parse_target_lifecycle,
 };
 use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::client::Backoff;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 pub use client::{ImdsClient, ImdsError};
 
-use crate::backoff::Backoff;
 use crate::pulse::Loop;
 use crate::shared::Shared;
 

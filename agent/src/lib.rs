@@ -7,7 +7,6 @@
 //! in, work back); each reads top to bottom in its own file.
 
 mod agent;
-mod backoff;
 mod config;
 mod connect;
 pub mod emulator;

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_core::time::UnixMillis;
-use ebbtide_queue::client::QueueError;
+use ebbtide_queue::client::{Backoff, QueueError};
 use ebbtide_queue::control::{ControlView, EngineRecord, NodeRecord, NodeState};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::backoff::Backoff;
 use crate::gate::ClosedFor;
 use crate::hosting::{Condition, EngineSlot};
 use crate::interruption::SeenView;

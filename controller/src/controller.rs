@@ -3,6 +3,7 @@
 //! The outside world is passed in, so that `ebbtide controller` (Redis, EC2 Auto Scaling, a
 //! Kubernetes `Lease`) and `ebbtide demo` (all in this process) run the same code.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use ebbtide_core::policy::FleetPolicy;
 use ebbtide_core::time::UnixMillis;
-use ebbtide_queue::client::WorkQueue;
+use ebbtide_queue::client::{Backoff, WorkQueue};
 use ebbtide_queue::redis::{RedisOptions, RedisPort};
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -18,7 +19,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::autoscale::Autoscaler;
-use crate::backoff::Backoff;
 use crate::capacity::Capacity;
 use crate::journal::Journal;
 use crate::leader::LeaderLease;
@@ -139,7 +139,7 @@ pub async fn run(
             status: outside.status,
             pulse,
             now: outside.now,
-            process: crate::backoff::draw(),
+            process: draw(),
         };
         autoscaler.run(stop.clone()).await;
     }
@@ -182,8 +182,13 @@ async fn connect(source: QueueSource, status: &ControllerStatus, pulse: &Pulse) 
                 last_problem = problem;
             }
         }
-        tokio::time::sleep(backoff.pause()).await;
+        tokio::time::sleep(backoff.next_pause()).await;
     }
+}
+
+/// A number that tells this process from others: the standard library seeds its hashers at random.
+fn draw() -> u32 {
+    u32::try_from(RandomState::new().build_hasher().finish() >> 32).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@
 
 mod actuate;
 mod autoscale;
-mod backoff;
 mod observe;
 mod reaper;
 mod server;

@@ -4,13 +4,12 @@
 
 use std::time::Duration;
 
-use ebbtide_queue::client::{QueueError, WorkQueue};
+use ebbtide_queue::client::{Backoff, QueueError, WorkQueue};
 use ebbtide_queue::command::COMMAND_UNITS_LIMIT;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 
@@ -54,7 +53,7 @@ pub(crate) async fn reap_while_leading(
                     tracing::warn!(%error, "expired leases cannot be returned");
                 }
                 was_away = true;
-                backoff.pause()
+                backoff.next_pause()
             }
         };
         tokio::select! {

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ebbtide_core::ids::PolicyVersion;
+use ebbtide_queue::client::Backoff;
 use tokio::time::Instant;
 
-use crate::backoff::Backoff;
 use crate::engine::{Engine, EngineError, EngineFacts};
 
 /// Failed probes in a row that make an engine not ready: one alone was seen to lie.

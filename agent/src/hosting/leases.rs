@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ebbtide_core::ids::{FencingToken, UnitId};
+use ebbtide_queue::client::Backoff;
 use tokio::time::{Instant, sleep};
 
-use crate::backoff::Backoff;
 use crate::ledger::Settled;
 use crate::shared::Shared;
 

@@ -4,10 +4,10 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use ebbtide_core::policy::Market;
+use ebbtide_queue::client::Backoff;
 use tokio::time::sleep;
 
 use super::{ImdsClient, ImdsError};
-use crate::backoff::Backoff;
 use crate::shared::{InstanceFacts, Shared};
 
 /// Bounds of the pause between two tries.

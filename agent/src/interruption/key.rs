@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use ebbtide_core::ids::ReplicaId;
-use ebbtide_queue::client::QueueError;
+use ebbtide_queue::client::{Backoff, QueueError};
 use ebbtide_queue::control::{DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState};
 use futures::FutureExt;
 use tokio::time::Instant;
@@ -14,7 +14,6 @@ use tokio::time::Instant;
 use super::drain::{RunningDrain, Want};
 use super::notices::Notices;
 use super::{Event, Lanes, SeenView};
-use crate::backoff::Backoff;
 use crate::config::AgentConfig;
 use crate::shared::Shared;
 

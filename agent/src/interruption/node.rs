@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_core::ids::NodeName;
+use ebbtide_queue::client::Backoff;
 use futures::FutureExt;
 use tokio::time::{Instant, timeout};
 
 use super::{Event, Lanes};
-use crate::backoff::Backoff;
 use crate::marks::{MarkError, NodeEvent, NodeMarks};
 
 /// Bounds of the pause after a failed call.

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use aws_sdk_autoscaling::error::{ProvideErrorMetadata, SdkError};
 
-use crate::backoff::Backoff;
 use crate::capacity::{CALL_LIMIT, CapacityError};
 use crate::metrics::ApiCalls;
+use ebbtide_queue::client::Backoff;
 
 /// First and longest pause before a throttled call is sent again.
 const RETRY_PAUSE_FIRST: Duration = Duration::from_millis(200);
@@ -39,7 +39,7 @@ where
                 Err(error @ CapacityError::Refused { .. })
                     if error.is_retriable() && tries_left > 0 =>
                 {
-                    tokio::time::sleep(backoff.pause()).await;
+                    tokio::time::sleep(backoff.next_pause()).await;
                 }
                 outcome => return outcome,
             }
