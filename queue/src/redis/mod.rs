@@ -1,4 +1,4 @@
-//! The queue on Redis: every step is a Lua function on one shard, repeatable when its reply is lost.
+//! The queue on Redis: each step is a Lua function on one shard, repeatable when its reply is lost.
 
 mod access;
 mod address;

@@ -102,7 +102,7 @@ pub const DAMAGES: &[Damage] = &[
     costly(
         "garbled-ids",
         &["GARBLE_IDS :chunks mixed.0001/1"],
-        &[("mixed", "its tokens cannot be read")],
+        &[("mixed.0001", "has 7 tokens by its record, 0 are stored")],
         3,
     ),
     costly(
