@@ -157,7 +157,7 @@ fn any_group(index: u8, size: u16, policy: u8, shrinks: bool, priority: i32) -> 
 }
 
 impl Story {
-    /// The command of a step in each of the two worlds; `None` when there is nothing to choose from.
+    /// The command of a step in each of the two worlds; `None` when there is nothing to choose.
     pub fn commands(&mut self, step: &Step) -> Option<[Command; 2]> {
         let command = match step {
             Step::Retry { failure } => {

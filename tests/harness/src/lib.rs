@@ -4,7 +4,7 @@
 //! | want | take |
 //! |---|---|
 //! | a real Redis or Valkey | [`Redis::start`], [`Redis::options`] |
-//! | a Redis Cluster; a master with Sentinels | [`RedisCluster::start`], [`RedisSentinels::start`] |
+//! | a Redis Cluster, a master with Sentinels | [`RedisCluster::start`], [`RedisSentinels`] |
 //! | certificates for TLS | [`RedisAuthority::create`] |
 //! | EC2, Auto Scaling, SQS | [`Moto::start`] |
 //! | instance metadata as AWS mocks it | [`Aemm::start`] |

@@ -205,7 +205,7 @@ impl Redis {
         self.service.signal(Signal::CONT)
     }
 
-    /// While it loads its data Redis answers `-LOADING`, which is not yet ready; one that asks for a
+    /// While it loads its data Redis answers `-LOADING`, which is not yet ready; one that wants a
     /// password is.
     async fn ready(&mut self) -> Result<(), Error> {
         let port = self.port;
