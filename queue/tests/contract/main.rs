@@ -4,6 +4,7 @@
 mod control;
 mod differential;
 mod durability;
+mod exhaustive;
 mod histories;
 mod laws;
 mod links;
