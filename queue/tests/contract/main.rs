@@ -1,6 +1,7 @@
 //! The contract of the queue, run over every implementation of it.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+mod cases;
 mod control;
 mod differential;
 mod durability;
