@@ -15,7 +15,7 @@ const SHARDS_LIMIT: u16 = 256;
 const LIMIT_MAX: Duration = Duration::from_hours(720);
 
 /// What a unit goes through before its sample is complete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
     /// Generation of the response, environment turns included.
     Generate,

@@ -10,7 +10,7 @@ mod leases;
 mod slots;
 mod writes;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub const FAILURES_LIMIT: usize = 10_000;
 const GRANT_MEMORY: Duration = Duration::from_secs(3600);
 
 /// What all shards of a run have in common.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShardSettings {
     /// Whether samples are scored before their group is sealed.
     pub has_reward_stage: bool,
@@ -51,7 +51,7 @@ impl Default for ShardSettings {
 }
 
 /// The last grant to a holder, for a LEASE that is repeated.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 struct Granted {
     request_id: String,
     at: UnixMillis,
@@ -59,7 +59,7 @@ struct Granted {
 }
 
 /// What waits and what is held in one stage.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 struct StageQueues {
     /// By score: resumed before fresh, then priority, then age.
     ready: BTreeMap<u64, UnitId>,
@@ -67,13 +67,13 @@ struct StageQueues {
 }
 
 /// One shard of the work queue and experience buffer.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct MemoryShard {
     settings: ShardSettings,
     groups: BTreeMap<GroupId, Group>,
     generate: StageQueues,
     reward: StageQueues,
-    grants: HashMap<(Holder, Stage), Granted>,
+    grants: BTreeMap<(Holder, Stage), Granted>,
     sealed: VecDeque<GroupId>,
     taken: BTreeMap<String, Vec<GroupId>>,
     failures: VecDeque<Failure>,

@@ -30,7 +30,7 @@ pub(crate) fn ready_score(is_resumed: bool, priority: i32, sequence: u64) -> u64
 const HISTORY_LIMIT: usize = 32;
 
 /// One slot of a group.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Slot {
     pub state: SlotState,
     pub stage: Stage,
@@ -168,7 +168,7 @@ impl Slot {
 }
 
 /// One prompt group with its slots.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Group {
     pub spec: Arc<PromptGroup>,
     pub slots: Vec<Slot>,

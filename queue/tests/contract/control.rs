@@ -1,4 +1,4 @@
-//! The laws of the control keys, checked in memory and on Redis.
+//! The laws of the control keys, checked in every world.
 
 use std::time::Duration;
 
@@ -12,24 +12,8 @@ use ebbtide_queue::control::{
 
 use super::worlds::*;
 
-macro_rules! laws {
-    ($($name:ident),* $(,)?) => {
-        mod in_memory {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name(super::World::in_memory(1)).await;
-            })*
-        }
-        mod on_redis {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name(ebbtide_harness::require!(super::World::on_redis(1).await)).await;
-            })*
-        }
-    };
-}
-
 laws![
+    1;
     records_are_read_as_they_were_written,
     drain_deadline_only_becomes_earlier,
     drain_goes_forward_only_and_reports_name_their_request,

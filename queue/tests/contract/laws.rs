@@ -1,4 +1,4 @@
-//! The laws of the queue, each told once and checked in memory and on Redis.
+//! The laws of the queue, each told once and checked in every world.
 
 use std::time::Duration;
 
@@ -9,24 +9,8 @@ use ebbtide_queue::reply::WriteReply;
 
 use super::worlds::*;
 
-macro_rules! laws {
-    ($($name:ident),* $(,)?) => {
-        mod in_memory {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name(super::World::in_memory(2)).await;
-            })*
-        }
-        mod on_redis {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name(ebbtide_harness::require!(super::World::on_redis(2).await)).await;
-            })*
-        }
-    };
-}
-
 laws![
+    2;
     group_is_sealed_once_with_all_its_samples,
     enqueue_is_idempotent,
     repeated_complete_is_answered_already_done,

@@ -1,9 +1,11 @@
 //! The contract of the queue, run over every implementation of it.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+mod cases;
 mod control;
 mod differential;
 mod durability;
+mod exhaustive;
 mod histories;
 mod laws;
 mod links;

@@ -26,8 +26,45 @@ pub const NONE: Duration = Duration::ZERO;
 /// A queue, and what keeps it alive.
 pub struct World {
     pub queue: WorkQueue,
+    /// How to reach it; none in memory.
+    options: Option<RedisOptions>,
     _redis: Option<Redis>,
 }
+
+/// Checks laws in every world that there is: in memory, on Redis alone, on a Cluster, and behind
+/// Sentinels in durability safe.
+macro_rules! laws {
+    ($shards:literal; $($name:ident),* $(,)?) => {
+        mod in_memory {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(super::World::in_memory($shards)).await;
+            })*
+        }
+        mod on_redis {
+            $(#[tokio::test]
+            async fn $name() {
+                let world = super::World::on_redis($shards).await;
+                super::$name(ebbtide_harness::require!(world)).await;
+            })*
+        }
+        mod on_cluster {
+            $(#[tokio::test]
+            async fn $name() {
+                let world = super::World::on_cluster($shards).await;
+                super::$name(ebbtide_harness::require!(world)).await;
+            })*
+        }
+        mod on_sentinel {
+            $(#[tokio::test]
+            async fn $name() {
+                let world = super::World::on_sentinel($shards).await;
+                super::$name(ebbtide_harness::require!(world)).await;
+            })*
+        }
+    };
+}
+pub(crate) use laws;
 
 impl World {
     pub fn in_memory(shards: u16) -> Self {
@@ -36,21 +73,24 @@ impl World {
 
     pub fn in_memory_with(shards: u16, settings: ShardSettings) -> Self {
         let port = MemoryPort::new(shards, settings, wall_clock_now);
-        Self { queue: WorkQueue::new(Arc::new(port)), _redis: None }
+        Self { queue: WorkQueue::new(Arc::new(port)), options: None, _redis: None }
+    }
+
+    async fn connected(options: RedisOptions, redis: Option<Redis>) -> Self {
+        let port = RedisPort::connect(options.clone()).await.expect("connects");
+        Self { queue: WorkQueue::new(Arc::new(port)), options: Some(options), _redis: redis }
     }
 
     pub async fn on_redis(shards: u16) -> Result<Self, Error> {
         let redis = Redis::start().await?;
-        let port = RedisPort::connect(options(&redis.url(), shards)).await.expect("connects");
-        Ok(Self { queue: WorkQueue::new(Arc::new(port)), _redis: Some(redis) })
+        Ok(Self::connected(options(&redis.url(), shards), Some(redis)).await)
     }
 
     /// On a Cluster that all tests of this process share, with a run of its own.
     pub async fn on_cluster(shards: u16) -> Result<Self, Error> {
         let cluster = RedisCluster::shared().await?;
         let options = RedisOptions { run: fresh_run(), ..options(&cluster.url(), shards) };
-        let port = RedisPort::connect(options).await.expect("connects");
-        Ok(Self { queue: WorkQueue::new(Arc::new(port)), _redis: None })
+        Ok(Self::connected(options, None).await)
     }
 
     /// On a master with Sentinels that all tests of this process share, with a run of its own, in
@@ -62,8 +102,18 @@ impl World {
             durability: Durability::Safe,
             ..options(&sentinels.url(), shards)
         };
-        let port = RedisPort::connect(options).await.expect("connects");
-        Ok(Self { queue: WorkQueue::new(Arc::new(port)), _redis: None })
+        Ok(Self::connected(options, None).await)
+    }
+
+    /// Another run in the same place, whose samples are scored.
+    pub async fn scored(self) -> Self {
+        let Some(mut options) = self.options else {
+            let settings = ShardSettings { has_reward_stage: true, ..ShardSettings::default() };
+            return Self::in_memory_with(self.queue.shard_count(), settings);
+        };
+        options.run = fresh_run();
+        options.layout = options.layout.map(|layout| Layout { stage_count: 2, ..layout });
+        Self::connected(options, self._redis).await
     }
 
     pub async fn enqueue(&self, group: &PromptGroup) -> WriteReply {
