@@ -6,7 +6,8 @@ use ebbtide_core::ids::PolicyVersion;
 use ebbtide_core::sample::{Chunk, Score};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::command::{
-    Command, HandBackCause, LeaseRequest, ProgressLimits, Renewal, Stage, Then, UnitWrite, Waiting,
+    Command, HandBackCause, LeaseRequest, ProgressLimits, Renewal, Stage, TakeWhich, Then,
+    UnitWrite, Waiting,
 };
 use ebbtide_queue::memory::MemoryShard;
 use ebbtide_queue::reply::{Reply, WriteReply};
@@ -306,11 +307,18 @@ impl Protocol {
     }
 
     fn take(&self, situation: &mut Situation, is_answered: bool) {
-        let command = Command::Take { consumer: "t".to_owned(), limit: 1 };
-        let taken = match self.carry_out(situation, &command) {
-            Reply::Taken(taken) => taken,
-            other => panic!("wanted groups, got {other:?}"),
-        };
+        // As a client does it: its own first.
+        let mut taken = Vec::new();
+        for which in [TakeWhich::Own, TakeWhich::New] {
+            let command = Command::Take { consumer: "t".to_owned(), limit: 1, which };
+            match self.carry_out(situation, &command) {
+                Reply::Taken(more) => taken = more,
+                other => panic!("wanted groups, got {other:?}"),
+            }
+            if !taken.is_empty() {
+                break;
+            }
+        }
         for group in &taken {
             let ledger = &mut situation.ledger;
             let is_whole = group.samples.len() == usize::from(self.bounds.slots)
