@@ -46,6 +46,9 @@ struct Slot {
     faults: u16,
 }
 
+/// A request, and the slots and tokens that it was given.
+type Granted = (String, Vec<(u16, FencingToken)>);
+
 /// What has happened to the shard; falls back with it when a replica takes its place.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Ledger {
@@ -53,7 +56,7 @@ pub struct Ledger {
     max_attempts: u16,
     slots: Vec<Slot>,
     /// What the newest request of each worker was granted.
-    requests: BTreeMap<(usize, Stage), (String, Vec<(u16, FencingToken)>)>,
+    requests: BTreeMap<(usize, Stage), Granted>,
     /// Leases granted.
     pub grants: u64,
     /// The group may fail whatever its slots have gone through.
