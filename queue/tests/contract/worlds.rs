@@ -76,7 +76,7 @@ impl World {
         Self { queue: WorkQueue::new(Arc::new(port)), options: None, _redis: None }
     }
 
-    async fn connected(options: RedisOptions, redis: Option<Redis>) -> Self {
+    pub async fn connected(options: RedisOptions, redis: Option<Redis>) -> Self {
         let port = RedisPort::connect(options.clone()).await.expect("connects");
         Self { queue: WorkQueue::new(Arc::new(port)), options: Some(options), _redis: redis }
     }

@@ -94,6 +94,11 @@ impl Service {
         Ok(service)
     }
 
+    /// Further arguments from its next start on.
+    pub(crate) fn add_arguments(&mut self, arguments: &[&str]) {
+        self.launch.arguments.extend(arguments.iter().map(OsString::from));
+    }
+
     /// Starts it with the same arguments, folder and log; does nothing when it runs.
     pub(crate) fn spawn(&mut self) -> Result<(), Error> {
         if !self.is_running() {

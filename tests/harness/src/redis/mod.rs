@@ -95,6 +95,8 @@ impl RedisOptions {
         let launch = Launch::new("redis", &located.path)
             .arguments(["--bind", "127.0.0.1", "--port", &port.to_string()])
             .arguments(["--save", "", "--appendonly", if self.appendonly { "yes" } else { "no" }])
+            // A replica gets its data at once; Redis would wait five seconds for further ones.
+            .arguments(["--repl-diskless-sync-delay", "0"])
             .arguments(tls)
             .arguments(&self.extra_arguments);
         let service = Service::start(launch, RunFolder::create("redis")?)?;
@@ -185,6 +187,16 @@ impl Redis {
         }
         self.service.spawn()?;
         self.ready().await
+    }
+
+    /// The same with further arguments, which it keeps; where one repeats, the last one holds.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::restart`].
+    pub async fn restart_with(&mut self, arguments: &[&str]) -> Result<(), Error> {
+        self.service.add_arguments(arguments);
+        self.restart().await
     }
 
     /// Freezes it: connections stay open and nothing is answered.

@@ -89,6 +89,10 @@ impl RedisSentinels {
             set.sentinels.push(Sentinel::start(set.nodes[0].port(), password)?);
         }
         set.settled().await?;
+        for sentinel in &set.sentinels {
+            // They ask a replica how it is each second, not each ten.
+            sentinel.talk(&["SENTINEL", "DEBUG", "INFO-PERIOD", "1000"]).await?;
+        }
         Ok(set)
     }
 
@@ -152,6 +156,35 @@ impl RedisSentinels {
                 let knows_all = fact("num-other-sentinels") == Some(SENTINELS - 1)
                     && fact("num-slaves") == Some(replicas);
                 knows_all.then_some(())?;
+            }
+            Some(())
+        })
+        .await
+    }
+
+    /// Starts a killed server again, as a replica of the master, and waits until it has the data.
+    ///
+    /// A server that comes back has old data. Sentinels that lose the master in that moment would
+    /// promote it, and everything since would be lost; so it is no candidate until it has caught
+    /// up.
+    ///
+    /// # Errors
+    ///
+    /// When it does not get ready, or does not catch up within 30 s.
+    pub async fn rejoin(&mut self, index: usize) -> Result<(), Error> {
+        let master = until("a master", READY_LIMIT, || self.master()).await?;
+        let replica_of = format!("127.0.0.1 {}", self.nodes[master].port());
+        let as_replica = ["--replicaof", &replica_of, "--replica-priority", "0"];
+        self.nodes[index].restart_with(&as_replica).await?;
+        self.settled().await?;
+        self.nodes[index].talk(&["CONFIG", "SET", "replica-priority", "100"]).await?;
+        until("the sentinels to take the replica for a candidate", READY_LIMIT, || async {
+            for sentinel in &self.sentinels {
+                let replicas = sentinel.talk(&["SENTINEL", "REPLICAS", MASTER]).await.ok()?;
+                let mut names = replicas.iter().zip(replicas.iter().skip(1));
+                let is_not_yet =
+                    |(name, value): (&String, &String)| name == "slave-priority" && value == "0";
+                (!names.any(is_not_yet)).then_some(())?;
             }
             Some(())
         })
