@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    agent_command, controller_command, demo, engine_emulator, policy_command, queue_command, setup,
+    agent_command, bench_command, controller_command, demo, engine_emulator, policy_command,
+    queue_command, setup,
 };
 
 /// It ran, and the answer is bad.
@@ -31,6 +32,8 @@ enum Command {
     Controller(controller_command::ControllerArgs),
     /// Look into a run's work queue and buffer, check them, mend them.
     Queue(queue_command::QueueArgs),
+    /// Measure what a Redis can do for the work queue, and how many shards a fleet needs.
+    Bench(bench_command::BenchArgs),
     /// Check and explain fleet policies.
     Policy(policy_command::PolicyArgs),
     /// Serve an emulated inference engine in vLLM's shape.
@@ -47,6 +50,7 @@ impl Cli {
             Command::Agent(args) => setup::run_async(agent_command::run(args)),
             Command::Controller(args) => setup::run_async(controller_command::run(args)),
             Command::Queue(args) => setup::run_async(queue_command::run(args)),
+            Command::Bench(args) => bench_command::run(args),
             Command::EngineEmulator(args) => setup::run_async(async {
                 engine_emulator::run(args).await.map(|()| ExitCode::SUCCESS)
             }),

@@ -2,6 +2,7 @@
 
 mod agent_command;
 mod agent_terms;
+mod bench_command;
 mod cli;
 mod controller_command;
 mod demo;

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import install
 
 # In the order in which they run in each round.
-NAMES = ["ebbtide", "bullmq", "rq", "celery", "apalis", "floor"]
+NAMES = ["ebbtide", "bullmq", "rq", "celery", "apalis"]
 
 # What the peers are called, in the versions that their manifests pin.
 PEERS = {
@@ -28,26 +28,43 @@ QUICK_DIVISOR = 5
 TIME_LIMIT_SECONDS = 600
 
 CYCLES = "cyclesPerSecond"
-EBBTIDE_THROUGHPUT = [
-    "batchedCyclesPerSecond",
-    "unbatchedCyclesPerSecond",
-    "partialCyclesPerSecond",
-]
-EBBTIDE_ONCE = [
-    "depthSlowdown1e6Over1e3",
-    "handBack512Ms",
-    "handBack512AllInTailMs",
-    "handBack125x64Ms",
-    "leaseTtlMs",
-    "recoveryAfterKillMs",
-    "bytesPerWaitingUnit",
-    "bytesPerPartialToken",
-]
 FLOOR = [
     "batchedFloorCyclesPerSecond",
     "unbatchedFloorCyclesPerSecond",
     "batchedFloorWithSpecCyclesPerSecond",
     "unbatchedFloorWithSpecCyclesPerSecond",
+]
+EBBTIDE_THROUGHPUT = [
+    "batchedCyclesPerSecond",
+    "batchedCyclesPerSecondGroupsOf8",
+    "batchedCyclesPerSecondGroupsOf1",
+    "unbatchedCyclesPerSecond",
+    "unbatchedCyclesPerSecondGroupsOf8",
+    "unbatchedCyclesPerSecondGroupsOf1",
+    "partialCyclesPerSecond",
+]
+LATENCY = [
+    f"{call}{percentile}"
+    for call in ["lease", "append", "complete", "handBack"]
+    for percentile in ["P50Ms", "P99Ms", "P999Ms"]
+]
+# A quick run measures the depth of 10^5 in place of that of 10^6.
+DEPTH, QUICK_DEPTH = "depthSlowdown1e6Over1e3", "depthSlowdown1e5Over1e3"
+EBBTIDE_ONCE = [
+    DEPTH,
+    QUICK_DEPTH,
+    "handBack512Ms",
+    "handBack512AllInTailMs",
+    "handBack125x64Ms",
+    "handBack125x64StoredTokens",
+    "leaseTtlMs",
+    "recoveryAfterKillMs",
+    "bytesPerWaitingUnit",
+    "bytesPerWaitingUnitGroupsOf8",
+    "bytesPerPartialToken",
+    "redisMicrosecondsPerAppend",
+    "redisMicrosecondsPerRenewal",
+    "redisMicrosecondsPerCycle",
 ]
 
 
@@ -71,7 +88,7 @@ class Contestant:
 
     def run_once(self, port):
         printed = self.run(self.command_once, port)
-        return {key: printed[key] for key in self.figures_once}
+        return {key: printed.get(key) for key in self.figures_once}
 
     def run(self, command, port):
         words = [str(word).replace("{port}", str(port)) for word in command]
@@ -101,7 +118,6 @@ def prepare(names, quick, core):
         "rq": rq,
         "celery": celery,
         "apalis": apalis,
-        "floor": floor,
     }
     return [makers[name](quick, core) for name in names]
 
@@ -111,20 +127,20 @@ def job_count(full, quick):
 
 
 def ebbtide(quick, core):
-    install.require("cargo")
-    print("building ebbtide", flush=True)
-    install.run(["cargo", "build", "--release", "--quiet"])
-    command = ["cargo", "run", "--release", "-q", "--", "bench", "queue"]
-    command += ["--redis", "redis://127.0.0.1:{port}", "--output", "json"]
+    """Its command measures the floor as well, each in turn within a round."""
+    command = [install.ebbtide_binary(), "bench", "queue", "--output", "json"]
+    command += ["--redis", "redis://127.0.0.1:{port}"]
     if quick:
         command.append("--quick")
+    throughput = [*FLOOR, *EBBTIDE_THROUGHPUT]
+    once = "latency,depth,hand-back,recovery,memory,shards"
     return Contestant(
         "ebbtide",
         core,
-        [*command, "--only", "throughput"],
-        {key: key for key in EBBTIDE_THROUGHPUT},
-        command_once=command,
-        figures_once=EBBTIDE_ONCE,
+        [*command, "--only", "throughput", "--rounds", "1"],
+        {key: key for key in throughput},
+        command_once=[*command, "--only", once],
+        figures_once=EBBTIDE_ONCE + LATENCY,
     )
 
 
@@ -158,10 +174,3 @@ def apalis(quick, core):
     driver = install.cargo_binary("peers/apalis", "apalis-driver")
     command = [driver, "{port}", job_count(60_000, quick), CONCURRENCY]
     return Contestant("apalis", core, command, {CYCLES: "apalisCyclesPerSecond"})
-
-
-def floor(quick, core):
-    """When `ebbtide bench queue` measures the floor, its keys go to `ebbtide` and this goes."""
-    driver = install.cargo_binary("floor", "ebbtide-queue-floor")
-    command = [driver, "{port}", job_count(60_000, quick)]
-    return Contestant("floor", core, command, {key: key for key in FLOOR})

@@ -69,6 +69,15 @@ def cargo_binary(package, name):
     return CARGO_TARGET / "release" / name
 
 
+def ebbtide_binary():
+    """Builds the program that is measured."""
+    require("cargo")
+    print("building ebbtide", flush=True)
+    target = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
+    run(["cargo", "build", "--release", "--quiet", "--bin", "ebbtide"])
+    return target / "release/ebbtide"
+
+
 def pinned_version(manifest, package):
     """The exact version of a package in a peer's manifest, of whatever kind that is."""
     text = (HERE / "peers" / manifest).read_text()

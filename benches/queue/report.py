@@ -11,8 +11,10 @@ THROUGHPUT_ROWS = [
     ("floor, batched by 16, spec copied", "batchedFloorWithSpecCyclesPerSecond"),
     ("floor, unbatched", "unbatchedFloorCyclesPerSecond"),
     ("floor, unbatched, spec copied", "unbatchedFloorWithSpecCyclesPerSecond"),
-    ("Ebbtide, batched by 16", "batchedCyclesPerSecond"),
-    ("Ebbtide, unbatched", "unbatchedCyclesPerSecond"),
+    ("Ebbtide, batched by 16, groups of 8", "batchedCyclesPerSecondGroupsOf8"),
+    ("Ebbtide, batched by 16, groups of 1", "batchedCyclesPerSecondGroupsOf1"),
+    ("Ebbtide, unbatched, groups of 8", "unbatchedCyclesPerSecondGroupsOf8"),
+    ("Ebbtide, unbatched, groups of 1", "unbatchedCyclesPerSecondGroupsOf1"),
     ("Ebbtide, with partials of 8 KiB", "partialCyclesPerSecond"),
     (f"{contestants.PEERS['apalis']}, batched by 100", "apalisCyclesPerSecond"),
     (f"{contestants.PEERS['bullmq']}, 100 concurrent", "bullmqCyclesPerSecond"),
@@ -20,26 +22,35 @@ THROUGHPUT_ROWS = [
     (f"{contestants.PEERS['rq']}, one at a time", "rqCyclesPerSecond"),
 ]
 ONCE_ROWS = [
-    ("cost at 10^6 waiting units over 10^3", "depthSlowdown1e6Over1e3"),
+    ("cost at 10^6 waiting units over 10^3", contestants.DEPTH),
+    ("cost at 10^5 waiting units over 10^3", contestants.QUICK_DEPTH),
     ("hand-back of 512 units, ms", "handBack512Ms"),
     ("... with all tokens in the tails, ms", "handBack512AllInTailMs"),
     ("hand-back of 125 x 64 units, ms", "handBack125x64Ms"),
+    ("... tokens of each stored before", "handBack125x64StoredTokens"),
     ("lease time, ms", "leaseTtlMs"),
     ("units leased again after SIGKILL, ms", "recoveryAfterKillMs"),
-    ("bytes per waiting unit", "bytesPerWaitingUnit"),
+    ("bytes per waiting unit, groups of 1", "bytesPerWaitingUnit"),
+    ("bytes per waiting unit, groups of 8", "bytesPerWaitingUnitGroupsOf8"),
     ("bytes per partial token", "bytesPerPartialToken"),
+    ("Redis µs per append of 20 tokens", "redisMicrosecondsPerAppend"),
+    ("Redis µs per renewal", "redisMicrosecondsPerRenewal"),
+    ("lease, p50, ms", "leaseP50Ms"),
+    ("lease, p99, ms", "leaseP99Ms"),
+    ("append, p99, ms", "appendP99Ms"),
+    ("complete, p99, ms", "completeP99Ms"),
+    ("hand-back of one unit, p99, ms", "handBackP99Ms"),
 ]
 # In queue.json, in this order.
 KEYS = [
-    "batchedCyclesPerSecond",
-    "unbatchedCyclesPerSecond",
+    *contestants.EBBTIDE_THROUGHPUT,
     *contestants.FLOOR,
     "bullmqCyclesPerSecond",
     "rqCyclesPerSecond",
     "celeryCyclesPerSecond",
     "apalisCyclesPerSecond",
-    "partialCyclesPerSecond",
     *contestants.EBBTIDE_ONCE,
+    *contestants.LATENCY,
 ]
 
 
@@ -97,7 +108,8 @@ def goal_values(value_of):
         ("batched / its floor", ratio(batched, "batchedFloorCyclesPerSecond"), ">=", 0.5),
         ("batched / BullMQ", ratio(batched, bullmq), ">=", 3),
         ("unbatched / BullMQ", ratio(unbatched, bullmq), ">=", 1.3),
-        ("cost at 10^6 over 10^3 units", value_of("depthSlowdown1e6Over1e3"), "<=", 1.2),
+        ("cost at 10^6 over 10^3 units", value_of(contestants.DEPTH), "<=", 1.2),
+        ("cost at 10^5 over 10^3 units, --quick", value_of(contestants.QUICK_DEPTH), "<=", 1.2),
         ("hand-back of 512 units, ms", value_of("handBack512Ms"), "<=", 500),
         ("hand-back of 125 x 64 units, ms", value_of("handBack125x64Ms"), "<=", 5_000),
         (

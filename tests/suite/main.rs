@@ -8,6 +8,7 @@
 
 mod agent;
 mod aws;
+mod bench;
 mod chart;
 mod controller;
 mod demo;
