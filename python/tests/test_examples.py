@@ -17,6 +17,7 @@ import pytest
 from servers import Server, free_port, leave_out, until
 
 from ebbtide import Queue, QueueUnavailable, Status
+from ebbtide.library import library
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 #: Longest life of one program, in seconds.
@@ -166,3 +167,14 @@ def test_loop_with_the_demos_fleet_that_loses_nodes(
     said = programs.finish("loop", loop)
     assert "step 2: 2 groups" in said and "within the lag bound" in said
     programs.finish("demo", demo)
+
+
+def test_both_clients_load_the_same_library(
+    binary: str, redis_server: Server, queue: Queue, run: str
+) -> None:
+    queue.status()
+    words = ("queue", "status", "--redis", redis_server.url, "--run", run)
+    subprocess.run([binary, *words], check=True, stdout=subprocess.DEVNULL)
+    libraries = redis_server.client().function_list()
+    names = [loaded[1].decode() for loaded in libraries]
+    assert names == [library().prefix.removesuffix("_")]

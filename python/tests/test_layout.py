@@ -17,7 +17,7 @@ def test_run_is_laid_out_once_and_then_checked(redis_server: Server, run: str) -
     made = Layout(shards=3, stages=("generate", "reward"), dedup_window_s=60)
     Queue.connect(redis_server.url, run, create=made)
     meta = redis_server.command("HGETALL", f"{{{run}:c}}:meta")
-    expected = {b"schema": b"2", b"shards": b"3", b"stages": b"2", b"dedup_window_ms": b"60000"}
+    expected = {b"schema": b"3", b"shards": b"3", b"stages": b"2", b"dedup_window_ms": b"60000"}
     assert meta == expected
     again = Layout(shards=3, stages=("generate", "reward"))
     for create in (None, again):

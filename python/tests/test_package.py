@@ -62,19 +62,30 @@ def test_every_function_and_key_is_in_the_reference_of_the_wire() -> None:
         assert f"`{key}`" in WIRE, f"WIRE.md does not know the key {key}"
 
 
-@pytest.mark.parametrize("record", ["unit", "group"])
-def test_fields_of_records_are_those_of_the_reference_of_the_wire(record: str) -> None:
-    """Numbers in WIRE.md against the constants that follow the comment in the prelude."""
+FIELDS = r"(?m)^local ([A-Z_, ]+) = (\d[\d, ]*)$"
+
+
+def test_records_are_those_of_the_reference_of_the_wire() -> None:
+    """Formats and the order of the fields in WIRE.md against the constants in the prelude."""
     prelude = (LUA / "prelude.lua").read_text()
-    below = prelude.split(f"-- Fields of a {record}'s record", 1)[1]
-    fields: dict[str, int] = {}
-    for line in below.splitlines()[1:]:
-        constants = re.fullmatch(r"local ([A-Z_, ]+) = ([\d, ]+)", line)
-        if constants:
-            names, numbers = (part.split(", ") for part in constants.groups())
-            fields.update(zip(map(str.lower, names), map(int, numbers), strict=True))
-        elif fields:
-            break
-    table = WIRE.split(f"**{record.capitalize()}.**", 1)[1].split("\n\n", 3)[1]
-    described = {name: int(number) for number, name in re.findall(r"(\d+) `(\w+)`", table)}
-    assert described == fields
+    formats = re.findall(r"'(>\w+)'", prelude.split("-- States of a slot", 1)[0])
+    of_unit, of_group = prelude.split("-- Fields of a unit", 1)[1].split("-- Fields of a group", 1)
+    formats += re.findall(r"GROUP_RECORD = '(>\w+)'", of_group)
+    unit = WIRE.split("**Unit.**", 1)[1].split("**Group.**", 1)[0]
+    group = WIRE.split("**Group.**", 1)[1].split("**Place in a ready queue**", 1)[0]
+    assert re.findall(r"`(>\w+)`", unit + group) == formats
+    parts = re.findall(r"(?m)^\| \w+ \| `>.*` \| (.*) \|$", unit)
+    described = re.findall(r"`(\w+)`", " ".join(parts))
+    assert described == fields_in(of_unit.split("-- States of a slot", 1)[0], "STATE")
+    rows = re.findall(r"(?m)^\| (`.*`) \|", group)
+    terms = of_group.split("-- Fields of the terms", 1)[0]
+    assert re.findall(r"`(\w+)`", " ".join(rows)) == fields_in(terms, "SEQUENCE")
+
+
+def fields_in(lua: str, first: str) -> list[str]:
+    """The fields that the constants number, from `first` on, in the order of their numbers."""
+    numbered: dict[str, int] = {}
+    for names, numbers in re.findall(FIELDS, lua):
+        numbered.update(zip(names.split(", "), map(int, numbers.split(", ")), strict=True))
+    ordered = sorted(numbered, key=lambda name: numbered[name])
+    return [name.lower() for name in ordered if numbered[name] >= numbered[first]]

@@ -1,6 +1,6 @@
 -- ACKNOWLEDGE consumer group...
 -- Deletes groups that this trainer has taken; answers how many.
-register('acknowledge', FINISHES, function()
+register('acknowledge', 'finishes', function()
   ensure_trainers()
   local consumer, acknowledged = ARGV[1], 0
   for index = 2, #ARGV do
@@ -10,7 +10,7 @@ register('acknowledge', FINISHES, function()
     if entry ~= '' and #call('XPENDING', OUT, TRAINERS, entry, entry, 1, consumer) == 1 then
       call('XACK', OUT, TRAINERS, entry)
       call('XDEL', OUT, entry)
-      bury(id, group)
+      bury(group)
       acknowledged = acknowledged + 1
     end
   end

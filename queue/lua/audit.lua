@@ -35,14 +35,27 @@ function audit.is_table(bytes, fields)
   return true
 end
 
+-- What bytes hold in a format of `struct`, the last value being where the next one begins; nothing
+-- when they are too short.
+function audit.fields_of(bytes, format, at)
+  local found = { pcall(struct.unpack, format, bytes or '', at or 1) }
+  if found[1] then return { unpack(found, 2) } end
+end
+
 function audit.is_unit(bytes)
-  local is_brief = string.match(bytes or '', '^L%d+|[^|]*|%d+$')
-    or string.match(bytes or '', '^C%d+|[^|]*|%d+|')
-  return is_brief or audit.is_table(bytes, #UNIT.__index)
+  local lease = audit.fields_of(bytes, UNIT_LEASE)
+  if not lease or lease[1] > CANCELLED or lease[2] > REWARD then return false end
+  local ends = lease[7]
+  for _, format in ipairs({ UNIT_TOKENS, UNIT_REST }) do
+    local part = ends <= #bytes and audit.fields_of(bytes, format, ends)
+    ends = part and part[#part] or ends
+  end
+  return ends == #bytes + 1
 end
 
 function audit.is_group(bytes)
-  return audit.is_table(bytes, ENTRY) and audit.is_table(unpacked(bytes)[TERMS], REMEMBER)
+  local record = audit.fields_of(bytes, GROUP_RECORD)
+  return record and record[9] == #bytes + 1 and audit.is_table(record[7], REMEMBER - SIZE + 1)
 end
 
 -- The record of a group if it can be read; otherwise whether there is one.
@@ -88,134 +101,139 @@ function audit.is_taken(group)
 end
 
 -- Takes a sealed group that no trainer has out of the buffer again: it goes on until it is whole.
-function audit.unseal(id, group)
+function audit.unseal(group)
   if group[ENTRY] == '' then return end
   call('XDEL', OUT, group[ENTRY])
   count('tokens_accepted', -group[DONE_TOKENS])
   count('groups_sealed', -1)
-  group[ENTRY], changed_groups[id] = '', true
-  if group[EXPIRES_AT] > 0 then call('ZADD', EXPIRY, group[EXPIRES_AT], id) end
+  group[ENTRY] = ''
+  touch_group(group)
+  if group[EXPIRES_AT] > 0 then call('ZADD', EXPIRY, group[EXPIRES_AT], group[ID]) end
 end
 
 -- Ends a group that cannot go on; the record of its failure tells the trainer.
-function audit.fail_damaged(id, group)
+function audit.fail_damaged(group)
   if group[ENTRY] ~= '' then
     redis.pcall('XACK', OUT, TRAINERS, group[ENTRY])
     call('XDEL', OUT, group[ENTRY])
     count('tokens_accepted', -group[DONE_TOKENS])
   end
-  fail(id, group, 'damaged')
+  fail(group, 'damaged')
 end
 
 -- A sample of a group that a trainer has already: it is missing if the group is delivered again.
-function audit.give_up(unit, record)
+function audit.give_up(unit)
   count('completed', -1)
   count('dead', 1)
-  count('tokens_accepted', -record[TOKENS])
-  count('wasted:damaged', record[TOKENS])
-  drop_chunks(unit, record)
-  record[STATE], changed[unit] = DEAD, true
+  count('tokens_accepted', -unit[TOKENS])
+  count('wasted:damaged', unit[TOKENS])
+  drop_chunks(unit)
+  unit[STATE] = DEAD
 end
 
 -- Takes a unit back to its chunks that are whole; another holder goes on from there.
-function audit.rewind(unit, record, parts, tokens, first, last)
-  if record[STATE] == COMPLETED then count('completed', -1) end
-  count('wasted:damaged', record[TOKENS] - tokens)
-  remember(unit, record, 'damaged', '')
+function audit.rewind(unit, parts, tokens, first, last)
+  if unit[STATE] == COMPLETED then count('completed', -1) end
+  count('wasted:damaged', unit[TOKENS] - tokens)
+  remember(unit, 'damaged', '')
   local rest = {}
-  for index = parts, record[PARTS] - 1 do rest[#rest + 1] = unit .. '/' .. index end
+  for index = parts, unit[PARTS] - 1 do rest[#rest + 1] = unit[ID] .. '/' .. index end
   call_on('HDEL', CHUNKS, rest)
-  if parts == 0 then drop_chunks(unit, record) end
-  record[TOKENS], record[PARTS], record[FIRST], record[LAST] = tokens, parts, first, last
-  record[AT_LEASE], record[PRESERVED] = 0, math.min(record[PRESERVED], tokens)
-  record[STAGE], record[FINISH], record[GENERATED], record[SCORE] = GENERATE, '', 0, ''
-  make_ready(unit, record)
-  moved[unit] = true
+  if parts == 0 then drop_chunks(unit) end
+  unit[TOKENS], unit[PARTS], unit[FIRST], unit[LAST] = tokens, parts, first, last
+  unit[AT_LEASE], unit[PRESERVED] = 0, math.min(unit[PRESERVED], tokens)
+  unit[STAGE], unit[FINISH], unit[GENERATED], unit[SCORE] = GENERATE, '', 0, ''
+  move(unit)
+  make_ready(unit)
 end
 
-function audit.check_chunks(id, group, unit, record)
-  local parts, tokens, first, last = audit.whole_part(unit, record[PARTS])
-  local is_whole = parts == record[PARTS]
-  if is_whole and tokens == record[TOKENS]
-      and (parts == 0 or (first == record[FIRST] and last == record[LAST])) then
+-- Whether the stored tokens of a unit are not those of its record.
+function audit.check_chunks(unit)
+  local parts, tokens, first, last = audit.whole_part(unit[ID], unit[PARTS])
+  local is_whole, group = parts == unit[PARTS], unit[GROUP]
+  if is_whole and tokens == unit[TOKENS]
+      and (parts == 0 or (first == unit[FIRST] and last == unit[LAST])) then
     return false
   end
-  audit.find(unit, is_whole and 'counts its tokens wrongly' or 'has lost stored tokens', function()
+  local problem = is_whole and 'counts its tokens wrongly' or 'has lost stored tokens'
+  audit.find(unit[ID], problem, function()
     if is_whole then
-      record[TOKENS], record[FIRST], record[LAST] = tokens, first, last
-      changed[unit] = true
+      unit[TOKENS], unit[FIRST], unit[LAST] = tokens, first, last
+      touch(unit)
     elseif audit.is_taken(group) then
-      audit.give_up(unit, record)
+      audit.give_up(unit)
     else
-      audit.unseal(id, group)
-      audit.rewind(unit, record, parts, tokens, first, last)
+      audit.unseal(group)
+      audit.rewind(unit, parts, tokens, first, last)
     end
   end)
   return true
 end
 
 -- A unit that stands nowhere, in the wrong set, or at the wrong place of the right one.
-function audit.check_place(unit, record)
-  local stands = place_of(record)
+function audit.check_place(unit)
+  local id, stands = unit[ID], place_of(unit)
   for set, name in pairs(audit.SETS) do
-    local is_at = call('ZSCORE', set, unit)
+    local is_at = call('ZSCORE', set.key, id)
     if set == stands then
-      if not is_at or (record[STATE] == ENQUEUED and tonumber(is_at) ~= score(unit, record)) then
-        audit.find(unit, is_at and 'stands at the wrong place of ' .. name or 'is in no queue',
+      if not is_at or (unit[STATE] == ENQUEUED and tonumber(is_at) ~= score_of(unit)) then
+        audit.find(id, is_at and 'stands at the wrong place of ' .. name or 'is in no queue',
           function()
             -- Its holder is most likely there, and renews the lease in time.
-            deadlines[unit], moved[unit], changed[unit] = now + LOST_LEASE_MS, true, true
+            unit[DEADLINE] = now + LOST_LEASE_MS
+            move(unit)
           end)
       end
     elseif is_at then
-      audit.find(unit, 'is also in ' .. name, function() call('ZREM', set, unit) end)
+      audit.find(id, 'is also in ' .. name, function() call('ZREM', set.key, id) end)
     end
   end
 end
 
 -- A unit without a record was never leased; this tells one that was and has lost it.
-function audit.has_lived(unit, record)
-  if record[STATE] ~= ENQUEUED or record[TOKEN] > 0 then return false end
-  if call('HEXISTS', CHUNKS, unit .. '/0') + call('HEXISTS', HISTORY, unit) > 0 then return true end
-  if call('ZSCORE', READY[GENERATE], unit) then return false end
-  return call('ZSCORE', LEASE[GENERATE], unit) or call('ZSCORE', LEASE[REWARD], unit)
-    or call('ZSCORE', READY[REWARD], unit)
+function audit.has_lived(unit)
+  local id = unit[ID]
+  if unit[STATE] ~= ENQUEUED or unit[TOKEN] > 0 then return false end
+  if call('HEXISTS', CHUNKS, id .. '/0') + call('HEXISTS', HISTORY, id) > 0 then return true end
+  if call('ZSCORE', READY[GENERATE].key, id) then return false end
+  return call('ZSCORE', LEASE[GENERATE].key, id) or call('ZSCORE', LEASE[REWARD].key, id)
+    or call('ZSCORE', READY[REWARD].key, id)
 end
 
 -- Makes a new record from what is left, chunks and history; answers whether the response had ended.
-function audit.restore(unit, record)
-  local has_ended, origins = false, 0
-  while call('HEXISTS', CHUNKS, unit .. '/o' .. origins) == 1 do origins = origins + 1 end
-  local parts, tokens, first, last = audit.whole_part(unit, math.huge)
-  record[TOKENS], record[PARTS], record[ORIGINS] = tokens, parts, origins
-  record[FIRST], record[LAST] = first, last
-  record[TOKEN], record[LEASED_AT] = math.max(audit.last_token, 1), now
-  local events = call('HGET', HISTORY, unit)
+function audit.restore(unit)
+  local id, has_ended, origins = unit[ID], false, 0
+  while call('HEXISTS', CHUNKS, id .. '/o' .. origins) == 1 do origins = origins + 1 end
+  unit[PARTS], unit[TOKENS], unit[FIRST], unit[LAST] = audit.whole_part(id, math.huge)
+  unit[ORIGINS] = origins
+  unit[TOKEN], unit[LEASED_AT] = math.max(audit.last_token, 1), now
+  local events = call('HGET', HISTORY, id)
   for _, event in ipairs(events and unpacked(events) or {}) do
     local what = event[2]
-    if what == 'fault' then record[ATTEMPTS] = record[ATTEMPTS] + 1 end
-    if what == 'lease_expired' then record[INFRA] = record[INFRA] + 1 end
-    if what == 'handed_back' then record[HAND_BACKS] = record[HAND_BACKS] + 1 end
-    if what == 'dead' then record[STATE] = DEAD end
-    if what == 'expired' or what == 'stale' then record[STATE] = EXPIRED end
+    if what == 'fault' then unit[ATTEMPTS] = unit[ATTEMPTS] + 1 end
+    if what == 'lease_expired' then unit[INFRA] = unit[INFRA] + 1 end
+    if what == 'handed_back' then unit[HAND_BACKS] = unit[HAND_BACKS] + 1 end
+    if what == 'dead' then unit[STATE] = DEAD end
+    if what == 'expired' or what == 'stale' then unit[STATE] = EXPIRED end
     has_ended = has_ended or what == 'generated'
   end
-  for set in pairs(audit.SETS) do call('ZREM', set, unit) end
-  remember(unit, record, 'damaged', '')
-  changed[unit], moved[unit] = true, true
+  for set in pairs(audit.SETS) do call('ZREM', set.key, id) end
+  remember(unit, 'damaged', '')
+  move(unit)
+  touch(unit)
   return has_ended
 end
 
 -- How many slots are open and how many complete, the tokens of those and their oldest version.
-function audit.count_slots(id, group)
+function audit.count_slots(group)
   local open, done, tokens, oldest = 0, 0, 0, -1
   for slot = 0, group[SIZE] - 1 do
-    local record = read_unit(unit_of(id, slot))
-    if not is_final(record[STATE]) then open = open + 1 end
-    if record[STATE] == COMPLETED then
-      done, tokens = done + 1, tokens + record[TOKENS]
-      local first = record[FIRST]
-      if record[PARTS] > 0 and (oldest < 0 or first < oldest) then oldest = first end
+    local unit = read_unit(unit_of(group[ID], slot))
+    if not is_final(unit[STATE]) then open = open + 1 end
+    if unit[STATE] == COMPLETED then
+      done, tokens = done + 1, tokens + unit[TOKENS]
+      local first = unit[FIRST]
+      if unit[PARTS] > 0 and (oldest < 0 or first < oldest) then oldest = first end
     end
   end
   return open, done, tokens, oldest
@@ -223,50 +241,51 @@ end
 
 -- Restores the records of a group's units. Where more had been complete than still are, nobody
 -- knows any more which: the responses of all of them are begun anew.
-function audit.restore_all(id, group, lost)
-  local _, done, tokens = audit.count_slots(id, group)
+function audit.restore_all(group, lost)
+  local _, done, tokens = audit.count_slots(group)
   local gone, gone_tokens = group[DONE] - done, group[DONE_TOKENS] - tokens
   local stays = audit.is_taken(group)
-  if not stays then audit.unseal(id, group) end
+  if not stays then audit.unseal(group) end
   count('completed', -gone)
   if stays then
     count('dead', gone)
     count('tokens_accepted', -gone_tokens)
     count('wasted:damaged', gone_tokens)
   end
-  for unit in pairs(lost) do
-    local record = read_unit(unit)
-    local has_ended = audit.restore(unit, record) or gone > 0
-    if not stays and has_ended then count('wasted:damaged', record[TOKENS]) end
-    if stays or has_ended then drop_chunks(unit, record) end
-    if stays and record[STATE] == ENQUEUED then record[STATE] = DEAD end
+  for id in pairs(lost) do
+    local unit = read_unit(id)
+    local has_ended = audit.restore(unit) or gone > 0
+    if not stays and has_ended then count('wasted:damaged', unit[TOKENS]) end
+    if stays or has_ended then drop_chunks(unit) end
+    if stays and unit[STATE] == ENQUEUED then unit[STATE] = DEAD end
   end
 end
 
 -- The units of a group whose record is gone or cannot be read.
-function audit.check_records(id, group)
+function audit.check_records(group)
   local lost = {}
   for slot = 0, group[SIZE] - 1 do
-    local unit = unit_of(id, slot)
-    local packed = call('HGET', UNITS, unit)
-    local is_damaged = packed and not audit.is_unit(packed)
-    local record = units[unit] or adopt(unit, not is_damaged and packed)
-    if is_damaged or audit.has_lived(unit, record) then
-      audit.find(unit, is_damaged and 'has a damaged record' or 'has lost its record')
-      lost[unit] = true
+    local id = unit_of(group[ID], slot)
+    local record = call('HGET', UNITS, id)
+    local is_damaged = record and not audit.is_unit(record)
+    local unit = units[id] or adopt(id, group, not is_damaged and record)
+    if is_damaged or audit.has_lived(unit) then
+      audit.find(id, is_damaged and 'has a damaged record' or 'has lost its record')
+      lost[id] = true
     end
   end
-  if audit.repairs and next(lost) then audit.restore_all(id, group, lost) end
+  if audit.repairs and next(lost) then audit.restore_all(group, lost) end
   return lost
 end
 
-function audit.check_progress(id, group, is_known_wrong)
-  local open, done, tokens, oldest = audit.count_slots(id, group)
+function audit.check_progress(group, is_known_wrong)
+  local id = group[ID]
+  local open, done, tokens, oldest = audit.count_slots(group)
   local function correct()
-    if open > 0 and not audit.is_taken(group) then audit.unseal(id, group) end
+    if open > 0 and not audit.is_taken(group) then audit.unseal(group) end
     group[ENDED], group[DONE] = group[SIZE] - open, done
     group[DONE_TOKENS], group[OLDEST] = tokens, oldest
-    changed_groups[id] = true
+    touch_group(group)
   end
   if is_known_wrong then
     if audit.repairs then correct() end
@@ -280,14 +299,15 @@ function audit.check_progress(id, group, is_known_wrong)
   end
   if group[ENTRY] == '' then
     if open > 0 then return end
-    audit.find(id, 'is complete and was not sealed', function() settle(id, group) end)
+    audit.find(id, 'is complete and was not sealed', function() settle(group) end)
   elseif #call('XRANGE', OUT, group[ENTRY], group[ENTRY]) == 0 then
     -- A trainer that has it can still acknowledge it; in the buffer it would come a second time.
     if audit.is_taken(group) then
       return audit.find(id, 'is taken and would not be delivered again')
     end
     audit.find(id, 'is sealed and not in the buffer', function()
-      group[ENTRY], changed_groups[id] = call('XADD', OUT, '*', 'group', id), true
+      group[ENTRY] = call('XADD', OUT, '*', 'group', id)
+      touch_group(group)
     end)
   end
 end
@@ -306,19 +326,19 @@ function audit.fail_fallen(id, size)
   local terms = {}
   for field = SIZE, REMEMBER do terms[field - SIZE + 1] = 0 end
   terms[1], terms[EXPIRES_AT - SIZE + 1], terms[#terms] = size, 1, 24 * 3600 * 1000
-  local group = group_from({ pack(terms) })
+  local group = new_group(id, 0, pack(terms))
   groups[id] = group
   for slot = 0, group[SIZE] - 1 do
-    local unit = unit_of(id, slot)
-    local packed = call('HGET', UNITS, unit)
-    local record = adopt(unit, audit.is_unit(packed) and packed)
-    if record[STATE] == COMPLETED then group[DONE_TOKENS] = group[DONE_TOKENS] + record[TOKENS] end
-    for set in pairs(audit.SETS) do call('ZREM', set, unit) end
+    local unit_id = unit_of(id, slot)
+    local record = call('HGET', UNITS, unit_id)
+    local unit = adopt(unit_id, group, audit.is_unit(record) and record)
+    if unit[STATE] == COMPLETED then group[DONE_TOKENS] = group[DONE_TOKENS] + unit[TOKENS] end
+    for set in pairs(audit.SETS) do call('ZREM', set.key, unit_id) end
   end
   for _, entry in ipairs(call('XRANGE', OUT, '-', '+')) do
     if entry[2][2] == id then group[ENTRY] = entry[1] end
   end
-  audit.fail_damaged(id, group)
+  audit.fail_damaged(group)
 end
 
 -- The number of slots by a group's prompt. The rest of it Redis cannot decode: it knows no bytes.
@@ -347,23 +367,22 @@ function audit.check_group(id)
   local group = audit.owner(id, id, function() call('HDEL', GROUPS, id) end)
   if not group then return end
   if call('HEXISTS', SPECS, id) == 0 then
-    return audit.find(id, 'has lost its prompt', function() audit.fail_damaged(id, group) end)
+    return audit.find(id, 'has lost its prompt', function() audit.fail_damaged(group) end)
   end
-  local lost = audit.check_records(id, group)
+  local lost = audit.check_records(group)
   local is_known_wrong, highest = next(lost) ~= nil, 0
   for slot = 0, group[SIZE] - 1 do
-    local unit = unit_of(id, slot)
-    local record = read_unit(unit)
-    highest = math.max(highest, record[TOKEN])
-    if lost[unit] or audit.check_chunks(id, group, unit, record) then
+    local unit = read_unit(unit_of(id, slot))
+    highest = math.max(highest, unit[TOKEN])
+    if lost[unit[ID]] or audit.check_chunks(unit) then
       is_known_wrong = true
     else
-      audit.check_place(unit, record)
+      audit.check_place(unit)
     end
   end
   audit.check_counter('token', highest)
   audit.check_counter('sequence', group[SEQUENCE] + group[SIZE] - 1)
-  audit.check_progress(id, group, is_known_wrong)
+  audit.check_progress(group, is_known_wrong)
 end
 
 -- Fields of a hash that belong to no group, to no slot of theirs, or to none of its stored chunks.
@@ -389,10 +408,10 @@ end
 
 -- Members of a queue that are no unit; units in the wrong one are found with their group.
 function audit.check_members(set)
-  local page = call('ZSCAN', set, audit.cursor, 'COUNT', 256)
+  local page = call('ZSCAN', set.key, audit.cursor, 'COUNT', 256)
   for index = 1, #page[2], 2 do
     local unit = page[2][index]
-    local function remove() call('ZREM', set, unit) end
+    local function remove() call('ZREM', set.key, unit) end
     local group = audit.owner(group_of(unit), unit, remove)
     local slot = slot_of(unit)
     if group and not (slot and slot < group[SIZE]) then
@@ -405,9 +424,9 @@ end
 function audit.check_held()
   local held, counted = {}, call('HGETALL', COUNTERS)
   for stage = GENERATE, REWARD do
-    for _, unit in ipairs(call('ZRANGE', LEASE[stage], 0, -1)) do
-      local is_read, record = pcall(read_unit, unit)
-      local of_node = is_read and record and node_of(record)
+    for _, unit in ipairs(call('ZRANGE', LEASE[stage].key, 0, -1)) do
+      local is_read, found = pcall(read_unit, unit)
+      local of_node = is_read and found and node_of(found)
       if of_node then held['held:' .. of_node] = (held['held:' .. of_node] or 0) + 1 end
     end
   end
@@ -440,12 +459,13 @@ end
 function audit.settle_counters()
   if call('HLEN', UNITS) + call('HLEN', GROUPS) > 100000 then return end
   local open, tokens, is_sealed, counters, wasted = 0, 0, {}, {}, 0
-  audit.for_each(GROUPS, audit.is_group, function(id, packed)
-    local group = group_from(unpacked(packed))
+  audit.for_each(GROUPS, audit.is_group, function(id, record)
+    local group = group_from(id, record)
     open, is_sealed[id] = open + group[SIZE] - group[ENDED], group[ENTRY] ~= ''
   end)
-  audit.for_each(UNITS, audit.is_unit, function(unit, packed)
-    if is_sealed[group_of(unit)] == false then tokens = tokens + unit_from(packed)[TOKENS] end
+  audit.for_each(UNITS, audit.is_unit, function(id, record)
+    local is_open = is_sealed[group_of(id)] == false
+    if is_open then tokens = tokens + unit_from(id, nil, record)[TOKENS] end
   end)
   local all = call('HGETALL', COUNTERS)
   for index = 1, #all, 2 do
@@ -467,7 +487,7 @@ function audit.settle_counters()
   settle_sum('tokens', 'tokens_generated', 'wasted:damaged', { 'tokens_accepted' }, tokens + wasted)
 end
 
-register('audit', FINISHES, function()
+register('audit', 'finishes', function()
   local part, next_cursor = ARGV[1], '0'
   audit.cursor, audit.repairs, audit.findings, audit.fallen = ARGV[2], ARGV[3] == '1', {}, {}
   audit.last_token = tonumber(call('HGET', COUNTERS, 'token') or '0')

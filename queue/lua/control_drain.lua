@@ -7,7 +7,7 @@
 
 local RANK = { requested = 1, draining = 2, drained = 3, terminating = 4, cancelled = 5 }
 
-register_control('control_drain', FINISHES, function(keys, arguments)
+register_control('control_drain', 'finishes', function(keys, arguments)
   local verb, replica, request_id = arguments[1], arguments[2], arguments[3]
   local generation = tonumber(arguments[4])
   local now = server_time()
@@ -47,6 +47,10 @@ register_control('control_drain', FINISHES, function(keys, arguments)
 
   local newest = tonumber(call('GET', keys[3]) or '0')
   if generation ~= 0 and generation < newest then return call('HGETALL', keys[1]) end
-  if verb == 'REQUEST' then request(arguments[5], tonumber(arguments[6])) else report(arguments[5]) end
+  if verb == 'REQUEST' then
+    request(arguments[5], tonumber(arguments[6]))
+  else
+    report(arguments[5])
+  end
   return call('HGETALL', keys[1])
 end)

@@ -2,7 +2,7 @@
 -- Writes a record and lists it in its index. `stamp` is the field that gets the server's time,
 -- '' for none. Mode replace writes the whole record, merge keeps other fields, raise does nothing
 -- unless the field `version` rises.
-register_control('control_put', FINISHES, function(keys, arguments)
+register_control('control_put', 'finishes', function(keys, arguments)
   local member, mode, stamp = arguments[1], arguments[2], arguments[3]
   local now = server_time()
   if mode == 'raise' then

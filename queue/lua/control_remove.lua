@@ -1,5 +1,5 @@
 -- REMOVE KEYS record index; ARGV member
-register_control('control_remove', FINISHES, function(keys, arguments)
+register_control('control_remove', 'finishes', function(keys, arguments)
   call('SREM', keys[2], arguments[1])
   return call('DEL', keys[1])
 end)

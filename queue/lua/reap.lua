@@ -9,11 +9,8 @@ local function expire_due(limit)
     call('ZREM', EXPIRY, id)
     local group = read_group(id)
     for slot = 0, group and group[SIZE] - 1 or -1 do
-      local unit = unit_of(id, slot)
-      local record = groups[id] and read_unit(unit)
-      if record and not is_final(record[STATE]) then
-        end_slot(unit, record, group, EXPIRED, 'expired')
-      end
+      local unit = read_unit(unit_of(id, slot))
+      if unit and not is_final(unit[STATE]) then end_slot(unit, EXPIRED, 'expired') end
     end
   end
 end
@@ -22,7 +19,8 @@ end
 local function forget_old_grants()
   local grants = call('HRANDFIELD', GRANTS, 16, 'WITHVALUES')
   for index = 1, #grants, 2 do
-    if unpacked(grants[index + 1])[2] < now - 3600000 then call('HDEL', GRANTS, grants[index]) end
+    local at = string.match(grants[index + 1], '^%S+ (%d+)')
+    if tonumber(at) < now - 3600000 then call('HDEL', GRANTS, grants[index]) end
   end
 end
 
@@ -31,18 +29,16 @@ end
 local function mend_some()
   local page = call('HSCAN', UNITS, call('HGET', COUNTERS, 'repair_cursor') or '0', 'COUNT', 32)
   for index = 1, #page[2], 2 do
-    local unit = page[2][index]
-    local record = read_unit(unit)
-    local stands = record and read_group(group_of(unit)) and place_of(record)
-    if stands and not call('ZSCORE', stands, unit) then
-      moved[unit], changed[unit] = true, true
+    local unit = read_unit(page[2][index])
+    if unit and unit[PLACE] and not call('ZSCORE', unit[PLACE].key, unit[ID]) then
+      move(unit)
       count('repaired', 1)
     end
   end
   call('HSET', COUNTERS, 'repair_cursor', page[1])
 end
 
-register('reap', FINISHES, function()
+register('reap', 'finishes', function()
   local limit = tonumber(ARGV[1])
   local reaped = reap(GENERATE, limit) + reap(REWARD, limit)
   expire_due(limit)

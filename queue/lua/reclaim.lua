@@ -9,13 +9,13 @@ local function is_earlier(holder)
   return of_node == of_claimant and (of_boot ~= boot or (is_agent and of_process ~= process))
 end
 
-register('reclaim', FINISHES, function()
+register('reclaim', 'finishes', function()
   local reclaimed = 0
   for stage = GENERATE, REWARD do
-    for _, unit in ipairs(call('ZRANGE', LEASE[stage], 0, -1)) do
-      local record = read_unit(unit)
-      if record and is_leased(record[STATE]) and is_earlier(record[HOLDER]) then
-        hand_back(unit, record, 'agent_restart')
+    for _, id in ipairs(call('ZRANGE', LEASE[stage].key, 0, -1)) do
+      local unit = read_unit(id)
+      if unit and is_leased(unit[STATE]) and is_earlier(unit[HOLDER]) then
+        hand_back(unit, 'agent_restart')
         reclaimed = reclaimed + 1
       end
     end

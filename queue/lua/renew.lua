@@ -4,47 +4,48 @@
 -- goes to another holder, counted as an attempt. Scoring makes no tokens: its limit is always that
 -- of the environment.
 
-local function note_wait(record, waiting)
-  if waiting == 0 and record[WAITING_SINCE] > 0 then
-    record[WAITING_SINCE], record[PROGRESS_AT] = 0, now
-  elseif waiting > 0 and record[WAITING_SINCE] == 0 then
-    record[WAITING_SINCE] = record[STAGE] == REWARD and record[LEASED_AT] or now
+local function note_wait(unit, waiting)
+  if waiting == 0 and unit[WAITING_SINCE] > 0 then
+    unit[WAITING_SINCE], unit[PROGRESS_AT] = 0, now
+    touch(unit)
+  elseif waiting > 0 and unit[WAITING_SINCE] == 0 then
+    unit[WAITING_SINCE] = unit[STAGE] == REWARD and unit[LEASED_AT] or now
+    touch(unit)
   end
 end
 
 -- Whether the holder still has the unit afterwards.
-local function renew(holder, limits, unit, token, ttl, waiting)
-  local record = read_unit(unit)
-  if not record or not is_leased(record[STATE]) or record[TOKEN] ~= token
-      or record[HOLDER] ~= holder then
+local function renew(holder, limits, id, token, ttl, waiting)
+  local unit = read_unit(id)
+  if not unit or not is_leased(unit[STATE]) or unit[TOKEN] ~= token or unit[HOLDER] ~= holder then
     return false
   end
-  local group = groups[group_of(unit)]
-  if record[STAGE] == REWARD then waiting = 1 end
-  note_wait(record, waiting)
-  local quiet_since =
-    math.max(record[PROGRESS_AT], record[LEASED_AT], record[WAITING_SINCE])
+  if unit[STAGE] == REWARD then waiting = 1 end
+  note_wait(unit, waiting)
+  local quiet_since = math.max(unit[PROGRESS_AT], unit[LEASED_AT], unit[WAITING_SINCE])
   if now - quiet_since > limits[waiting] then
-    fault(unit, record, group, 'no progress')
+    fault(unit, 'no progress')
     return false
   end
-  if group[MAX_LEASED] > 0 and now - record[LEASED_AT] > group[MAX_LEASED] then
-    fault(unit, record, group, 'leased too long')
+  local longest = unit[GROUP][MAX_LEASED]
+  if longest > 0 and now - unit[LEASED_AT] > longest then
+    fault(unit, 'leased too long')
     return false
   end
-  deadlines[unit], changed[unit], moved[unit] = now + ttl, true, true
+  unit[DEADLINE] = now + ttl
+  move(unit)
   return true
 end
 
-register('renew', FINISHES, function()
+register('renew', 'finishes', function()
   local limits = { [0] = tonumber(ARGV[2]), [1] = tonumber(ARGV[3]), [2] = tonumber(ARGV[4]) }
   local lost, ids = {}, {}
   for at = 5, #ARGV, 4 do ids[#ids + 1] = ARGV[at] end
   fetch_units(ids)
   for at = 5, #ARGV, 4 do
-    local unit, token = ARGV[at], tonumber(ARGV[at + 1])
+    local id, token = ARGV[at], tonumber(ARGV[at + 1])
     local ttl, waiting = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-    if not renew(ARGV[1], limits, unit, token, ttl, waiting) then lost[#lost + 1] = unit end
+    if not renew(ARGV[1], limits, id, token, ttl, waiting) then lost[#lost + 1] = id end
   end
   flush()
   return lost

@@ -1,14 +1,12 @@
 -- REQUEUE unit
 -- Takes a leased unit from its holder, whose token is worth nothing from then on; no attempt.
 -- Answers OK, ALREADY_DONE when nobody holds it, or UNKNOWN.
-register('requeue', FINISHES, function()
-  local unit = ARGV[1]
-  local record = read_unit(unit)
-  if not record then
-    return call('ZSCORE', TOMBS, group_of(unit)) and 'ALREADY_DONE' or 'UNKNOWN'
-  end
-  if not is_leased(record[STATE]) then return 'ALREADY_DONE' end
-  hand_back(unit, record, 'operator')
+register('requeue', 'finishes', function()
+  local id = ARGV[1]
+  local unit = read_unit(id)
+  if not unit then return call('ZSCORE', TOMBS, group_of(id)) and 'ALREADY_DONE' or 'UNKNOWN' end
+  if not is_leased(unit[STATE]) then return 'ALREADY_DONE' end
+  hand_back(unit, 'operator')
   flush()
   return 'OK'
 end)

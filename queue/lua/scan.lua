@@ -1,7 +1,7 @@
 -- SCAN cursor
 -- Answers {cursor, units}, group by group, for audits; a group may appear in two pages when the
 -- shard changes meanwhile.
-register('scan', READS, function()
+register('scan', 'reads', function()
   local page = call('HSCAN', GROUPS, ARGV[1], 'COUNT', 64)
   local found = {}
   for index = 1, #page[2], 2 do

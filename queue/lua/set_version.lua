@@ -1,7 +1,7 @@
 -- SET_VERSION version
 -- Raises the policy version; a lower one changes nothing and is counted, for the alarm. Answers the
 -- version that now holds.
-register('set_version', FINISHES, function()
+register('set_version', 'finishes', function()
   local version = tonumber(ARGV[1])
   if version < current then
     count('versions_refused', 1)

@@ -7,7 +7,8 @@
 local function oldest_in(stage)
   local from, oldest = '-inf', math.huge
   for _ = 1, 64 do
-    local head = call('ZRANGE', READY[stage], from, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+    local head =
+      call('ZRANGE', READY[stage].key, from, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
     if #head == 0 then break end
     local group = read_group(group_of(head[1]))
     if group then oldest = math.min(oldest, group[ENQUEUED_AT]) end
@@ -16,11 +17,12 @@ local function oldest_in(stage)
   return oldest
 end
 
-register('status', READS, function()
+register('status', 'reads', function()
   local oldest = math.min(oldest_in(GENERATE), oldest_in(REWARD))
   local pending = redis.pcall('XPENDING', OUT, TRAINERS)
   local taken = pending.err and 0 or pending[1]
-  return { now, current, call('ZCARD', READY[GENERATE]), call('ZCARD', LEASE[GENERATE]),
-    call('ZCARD', READY[REWARD]), call('ZCARD', LEASE[REWARD]), call('XLEN', OUT) - taken, taken,
-    oldest == math.huge and 0 or oldest, call('XLEN', FAILED), call('HGETALL', COUNTERS) }
+  local function size(set) return call('ZCARD', set.key) end
+  return { now, current, size(READY[GENERATE]), size(LEASE[GENERATE]), size(READY[REWARD]),
+    size(LEASE[REWARD]), call('XLEN', OUT) - taken, taken, oldest == math.huge and 0 or oldest,
+    call('XLEN', FAILED), call('HGETALL', COUNTERS) }
 end)

@@ -1,6 +1,6 @@
 -- TAKE_OVER from to limit
 -- Moves up to `limit` unacknowledged groups of a lost trainer to another one; answers how many.
-register('take_over', FINISHES, function()
+register('take_over', 'finishes', function()
   ensure_trainers()
   local from, to, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
   local pending = call('XPENDING', OUT, TRAINERS, '-', '+', limit, from)

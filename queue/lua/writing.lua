@@ -1,13 +1,15 @@
--- Storing tokens and moving units on: what WRITE and EXCHANGE share.
+-- Storing tokens and moving units on: what a call does for its writes.
 
 -- Index of the first chunk that is not stored yet: repeated ones are equal to a stored one. A
 -- stored chunk is its origin's number in two bytes, then its bytes.
-local function skip_repeated(unit, record, chunks)
+local function skip_repeated(unit, chunks)
   for index, chunk in ipairs(chunks) do
     local is_known = false
-    if chunk.offset < record[TOKENS] then
-      for part = record[PARTS] - 1, 0, -1 do
-        is_known = string.sub(call('HGET', CHUNKS, unit .. '/' .. part) or '', 3) == chunk.bytes
+    if chunk.offset < unit[TOKENS] then
+      flush_list('HSET', CHUNKS, chunks_to_write)
+      for part = unit[PARTS] - 1, 0, -1 do
+        local stored = call('HGET', CHUNKS, unit[ID] .. '/' .. part) or ''
+        is_known = string.sub(stored, 3) == chunk.bytes
         if is_known then break end
       end
     end
@@ -16,128 +18,127 @@ local function skip_repeated(unit, record, chunks)
   return #chunks + 1
 end
 
-local function refusal(record, group, chunks, first)
-  local stored, version = record[TOKENS], record[PARTS] > 0 and record[LAST] or 0
+local function refusal(unit, chunks, first)
+  local stored, version = unit[TOKENS], unit[PARTS] > 0 and unit[LAST] or 0
+  local limit = unit[GROUP][MAX_TOKENS]
   for index = first, #chunks do
     local chunk = chunks[index]
-    if chunk.offset ~= stored or chunk.tokens == 0 or stored + chunk.tokens > group[MAX_TOKENS] then
-      return 'OFFSET ' .. record[TOKENS]
+    if chunk.offset ~= stored or chunk.tokens == 0 or stored + chunk.tokens > limit then
+      return 'OFFSET ' .. unit[TOKENS]
     end
     if chunk.version < version then return 'BAD_VERSION' end
     stored, version = stored + chunk.tokens, chunk.version
   end
 end
 
--- The number of the chunk's origin (lease, engine, fabric verdict), stored once for a run of chunks.
-local function origin_of(unit, record, chunk, fields)
-  local origin = record[TOKEN] .. ' ' .. chunk.fabric .. ' ' .. chunk.engine
-  if record[ORIGIN] ~= origin then
-    fields[#fields + 1] = unit .. '/o' .. record[ORIGINS]
-    fields[#fields + 1] = pack({ record[HOLDER], record[TOKEN], chunk.engine, chunk.fabric })
-    record[ORIGIN], record[ORIGINS] = origin, record[ORIGINS] + 1
+-- The number of the chunk's origin (lease, engine, fabric verdict), stored once for a run of
+-- chunks.
+local function origin_of(unit, chunk)
+  local origin = unit[TOKEN] .. ' ' .. chunk.fabric .. ' ' .. chunk.engine
+  if unit[ORIGIN] ~= origin then
+    put_pair(chunks_to_write, unit[ID] .. '/o' .. unit[ORIGINS],
+      pack({ unit[HOLDER], unit[TOKEN], chunk.engine, chunk.fabric }))
+    unit[ORIGIN], unit[ORIGINS] = origin, unit[ORIGINS] + 1
   end
-  return struct.pack('<H', record[ORIGINS] - 1)
+  return struct.pack('<H', unit[ORIGINS] - 1)
 end
 
-local function store(unit, record, chunks, first)
+local function store(unit, chunks, first)
   if first > #chunks then return end
-  count_preserved(record)
-  local before, fields = record[TOKENS], {}
+  count_preserved(unit)
+  local before = unit[TOKENS]
   for index = first, #chunks do
     local chunk = chunks[index]
-    local origin = origin_of(unit, record, chunk, fields)
-    fields[#fields + 1] = unit .. '/' .. record[PARTS]
-    fields[#fields + 1] = origin .. chunk.bytes
-    if record[PARTS] == 0 then record[FIRST] = chunk.version end
-    record[LAST], record[PARTS] = chunk.version, record[PARTS] + 1
-    record[TOKENS] = record[TOKENS] + chunk.tokens
+    local origin = origin_of(unit, chunk)
+    put_pair(chunks_to_write, unit[ID] .. '/' .. text_of(unit[PARTS]), origin .. chunk.bytes)
+    if unit[PARTS] == 0 then unit[FIRST] = chunk.version end
+    unit[LAST], unit[PARTS] = chunk.version, unit[PARTS] + 1
+    unit[TOKENS] = unit[TOKENS] + chunk.tokens
   end
-  call_on('HSET', CHUNKS, fields)
-  count('tokens_generated', record[TOKENS] - before)
-  record[PROGRESS_AT], record[STATE] = now, STREAMING
+  count('tokens_generated', unit[TOKENS] - before)
+  unit[PROGRESS_AT], unit[STATE] = now, STREAMING
 end
 
 -- The end of a stage: of the last one, or the unit waits for its score.
-local function complete(unit, record, group)
-  if record[PARTS] > 0 and is_stale(group, record[FIRST]) then
-    return end_slot(unit, record, group, EXPIRED, 'stale')
+local function complete(unit)
+  local group = unit[GROUP]
+  if unit[PARTS] > 0 and is_stale(group, unit[FIRST]) then
+    return end_slot(unit, EXPIRED, 'stale')
   end
-  if record[STAGE] + 1 == group[STAGES] then return complete_slot(unit, record, group) end
-  record[STAGE], record[GENERATED], record[WAITING_SINCE] = REWARD, record[TOKEN], 0
-  remember(unit, record, 'generated', '')
-  make_ready(unit, record)
+  if unit[STAGE] + 1 == group[STAGES] then return complete_slot(unit) end
+  unit[STAGE], unit[GENERATED], unit[WAITING_SINCE] = REWARD, unit[TOKEN], 0
+  remember(unit, 'generated', '')
+  make_ready(unit)
 end
 
 local STAGE_OF = { COMPLETE = GENERATE, SCORE = REWARD }
 
-local function write_unit(holder, unit, token, verb, detail, chunks)
-  local record = read_unit(unit)
-  if not record then
-    return call('ZSCORE', TOMBS, group_of(unit)) and 'ALREADY_DONE' or 'UNKNOWN'
-  end
-  if record[STAGE] == REWARD and record[GENERATED] == token then return 'ALREADY_DONE' end
-  if record[TOKEN] ~= token or record[HOLDER] ~= holder then return 'FENCED' end
-  if is_final(record[STATE]) then return 'ALREADY_DONE' end
-  if record[STATE] == ENQUEUED then
+local function write_unit(holder, id, token, verb, detail, chunks)
+  local unit = read_unit(id)
+  if not unit then return call('ZSCORE', TOMBS, group_of(id)) and 'ALREADY_DONE' or 'UNKNOWN' end
+  if unit[STAGE] == REWARD and unit[GENERATED] == token then return 'ALREADY_DONE' end
+  if unit[TOKEN] ~= token or unit[HOLDER] ~= holder then return 'FENCED' end
+  if is_final(unit[STATE]) then return 'ALREADY_DONE' end
+  if unit[STATE] == ENQUEUED then
     -- Given back under this very token: by a repeated call, or by the reaper.
     return (verb == 'HANDBACK' or verb == 'FAULT') and 'ALREADY_DONE' or 'FENCED'
   end
-  local is_wrong_verb = STAGE_OF[verb] and STAGE_OF[verb] ~= record[STAGE]
-  if is_wrong_verb or (record[STAGE] == REWARD and #chunks > 0) then return 'WRONG_STAGE' end
-  local group = read_group(group_of(unit))
-  local first = skip_repeated(unit, record, chunks)
-  local refused = refusal(record, group, chunks, first)
-  if refused then return refused end
-  store(unit, record, chunks, first)
-  changed[unit] = true
-  if verb == 'COMPLETE' then
-    count_preserved(record)
-    record[FINISH] = detail
-    complete(unit, record, group)
-  elseif verb == 'SCORE' then
-    record[SCORE] = detail
-    complete(unit, record, group)
-  elseif verb == 'HANDBACK' then hand_back(unit, record, detail)
-  elseif verb == 'FAULT' then fault(unit, record, group, detail) end
-  return 'OK'
-end
-
--- COMPLETE of a unit that was leased once and has no tokens, in a run without scores: without making
--- a record of it. Answers OK, or nothing when it is another unit.
-local function complete_brief(holder, unit, token, finish)
-  local packed = stored[unit]
-  if not packed or units[unit] ~= nil then return nil end
-  local id = group_of(unit)
-  local group = groups[id]
-  if not group or group[STAGES] ~= 1
-      or string.find(packed, 'L' .. token .. '|' .. holder .. '|', 1, true) ~= 1 then
-    return nil
+  local is_wrong_verb = STAGE_OF[verb] and STAGE_OF[verb] ~= unit[STAGE]
+  if is_wrong_verb or (unit[STAGE] == REWARD and #chunks > 0) then return 'WRONG_STAGE' end
+  if #chunks > 0 then
+    local first = skip_repeated(unit, chunks)
+    local refused = refusal(unit, chunks, first)
+    if refused then return refused end
+    store(unit, chunks, first)
   end
-  packed = 'C' .. string.sub(packed, 2) .. '|' .. finish
-  stored[unit] = packed
-  put(to_write, unit, packed)
-  drop(LEASE[GENERATE], unit)
-  hold(string.match(holder, '^[^/]*'), -1)
-  end_complete(id, group)
+  touch(unit)
+  if verb == 'COMPLETE' then
+    count_preserved(unit)
+    unit[FINISH] = detail
+    complete(unit)
+  elseif verb == 'SCORE' then
+    unit[SCORE] = detail
+    complete(unit)
+  elseif verb == 'HANDBACK' then hand_back(unit, detail)
+  elseif verb == 'FAULT' then fault(unit, detail) end
   return 'OK'
 end
 
 local NO_CHUNKS = {}
 
--- Carries out the writes {unit token verb detail chunks {offset tokens version engine fabric
--- bytes}...}... that begin at ARGV[at]; answers one reply for each.
-local function write_all(holder, at)
-  local ahead, ids, count_ids = at, {}, 0
+-- COMPLETE of a unit that was leased once and has no tokens, in a run without scores: from record
+-- to record. Answers OK, or nothing for any other unit.
+local function complete_plain(holder, id, token, finish)
+  local record, group = records[id], groups[group_of(id)]
+  if units[id] ~= nil or not record or not group or group[STAGES] ~= 1 then return nil end
+  local leased = struct.pack('>BBI7I2c0', LEASED, GENERATE, token, #holder, holder)
+  local length = #leased
+  -- Behind that a plain record has when it was leased, in six bytes, and an empty finish, in two.
+  if #record ~= length + 8 or sub(record, 1, length) ~= leased then return nil end
+  record = struct.pack('>Bc0I2c0', COMPLETED, sub(record, 2, length + 6), #finish, finish)
+  records[id] = record
+  put_pair(units_to_write, id, record)
+  put(LEASE[GENERATE].to_drop, id)
+  hold(node_of_holder(holder), -1)
+  count_complete(group)
+  return 'OK'
+end
+
+-- Adds the units of the writes that begin at ARGV[at] to `ids`.
+local function list_written(at, ids)
   local last = #ARGV
-  while ahead <= last do
-    count_ids = count_ids + 1
-    ids[count_ids] = ARGV[ahead]
-    ahead = ahead + 5 + 6 * tonumber(ARGV[ahead + 4])
-  end
-  fetch_units(ids)
-  local replies, count_replies = {}, 0
   while at <= last do
-    local unit, token, verb, detail = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+    put(ids, ARGV[at])
+    at = at + 5 + 6 * tonumber(ARGV[at + 4])
+  end
+end
+
+-- Carries out the writes {unit token verb detail chunks {offset tokens version engine fabric
+-- bytes}...}... that begin at ARGV[at]; adds one reply for each.
+local function write_all(holder, at, replies)
+  local last = #ARGV
+  while at <= last do
+    local id, token, verb, detail = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
     local parts = tonumber(ARGV[at + 4])
     local chunks = parts > 0 and {} or NO_CHUNKS
     at = at + 5
@@ -147,10 +148,7 @@ local function write_all(holder, at)
         bytes = ARGV[at + 5] }
       at = at + 6
     end
-    local reply = verb == 'COMPLETE' and parts == 0 and complete_brief(holder, unit, token, detail)
-    count_replies = count_replies + 1
-    replies[count_replies] =
-      reply or write_unit(holder, unit, tonumber(token), verb, detail, chunks)
+    local reply = verb == 'COMPLETE' and parts == 0 and complete_plain(holder, id, token, detail)
+    put(replies, reply or write_unit(holder, id, token, verb, detail, chunks))
   end
-  return replies
 end

@@ -15,7 +15,7 @@ from .errors import InvalidInput, ProtocolError, QueueUnavailable, QueueUnsuitab
 from .link import Link
 
 #: Version of the key layout and functions.
-LAYOUT_SCHEMA = "2"
+LAYOUT_SCHEMA = "3"
 #: How long an ended group is remembered unless somebody says otherwise: 24 h.
 DEDUP_WINDOW_DEFAULT_MS = 24 * 3600 * 1000
 #: Oldest server: function libraries came with 7.0.

@@ -30,8 +30,14 @@ class Library:
 def library() -> Library:
     """The library of this version; the same bytes as the Rust client loads."""
     folder = files("ebbtide") / "lua"
-    order = (folder / "ORDER").read_text(encoding="utf-8").split()
-    code = "".join((folder / f"{name}.lua").read_text(encoding="utf-8") for name in order)
+
+    def joined(line: str) -> str:
+        parts = ((folder / f"{name}.lua").read_text(encoding="utf-8") for name in line.split())
+        return "".join(parts)
+
+    shared, blocks = (folder / "ORDER").read_text(encoding="utf-8").split("\n\n")
+    code = "".join(map(joined, shared.splitlines()))
+    code += "".join(f"do\n{joined(line)}end\n" for line in blocks.splitlines())
     name = f"ebbtide_{zlib.crc32(code.encode()):08x}"
     prefix = f"{name}_"
     return Library(prefix, f"#!lua name={name}\nlocal PREFIX = '{prefix}'\n{code}")

@@ -25,12 +25,10 @@ from .writes import Answer, Write, WriteReply, batches, read_reply
 
 #: Units that one call names.
 _CALL_LIMIT = 1000
-#: Expired units that a LEASE reaps on its way.
-_LEASE_REAPS_UNITS = 64
-#: Ready units that one LEASE looks at before it answers with a place to go on from.
-_LEASE_SCAN_LIMIT = 1000
 #: Pages of the ready queue that one call reads from a shard whose head it may not take.
 _LEASE_PAGES_LIMIT = 10
+#: Values that make a grant in the answer of EXCHANGE.
+_GRANT_VALUES = 6
 
 
 class Stage(str, Enum):
@@ -357,23 +355,23 @@ class Worker:
         allow_fresh = not self._link.is_memory_short(shard)
         args: list[Any] = [
             str(self.holder), place.unanswered, stage.number, limit, self._lease_ms,
-            weight_version, place.start_at, int(allow_fresh), _LEASE_REAPS_UNITS,
-            _LEASE_SCAN_LIMIT,
+            weight_version, place.start_at, int(allow_fresh),
         ]  # fmt: skip
         for write in writes:
             args += write.arguments
         must_last = any(write.verb != "CONTINUE" for write in writes)
         try:
-            replies, answer = self._link.on_shard(
+            values = self._link.on_shard(
                 shard, "exchange", args, must_last=must_last, patience_s=BRIEF_S
             )
-            answers = self._answers(writes, replies)
+            answers = self._answers(writes, values[: len(writes)])
         except EbbtideError as error:
             leased.missing_shards[shard] = error
             return [WriteReply(Answer.UNANSWERED, error=error) for _ in writes], False
-        if answer is None:
-            return answers, False
-        version, resume_at, grants, specs = answer
+        version, resume_at, count, *values = values[len(writes) :]
+        starts = range(0, count * _GRANT_VALUES, _GRANT_VALUES)
+        grants = [values[at : at + _GRANT_VALUES] for at in starts]
+        specs = values[count * _GRANT_VALUES :]
         place.unanswered, place.start_at = None, resume_at.decode()
         leased.policy_version = max(leased.policy_version, int(version))
         try:
@@ -414,12 +412,12 @@ class Worker:
     # Writing.
 
     def _write_batch(self, shard: int, writes: Sequence[Write]) -> list[WriteReply]:
-        args: list[Any] = [str(self.holder), "", 0, 0, 0, 0, 0, 0, 0, 0]
+        args: list[Any] = [str(self.holder), "", 0, 0, 0, 0, 0, 0]
         for write in writes:
             args += write.arguments
         must_last = any(write.verb != "CONTINUE" for write in writes)
         try:
-            replies, _ = self._link.on_shard(shard, "exchange", args, must_last=must_last)
+            replies = self._link.on_shard(shard, "exchange", args, must_last=must_last)
             return self._answers(writes, replies)
         except EbbtideError as error:
             return [WriteReply(Answer.UNANSWERED, error=error) for _ in writes]

@@ -10,8 +10,8 @@ use super::Layout;
 use super::library::Function;
 use crate::codec;
 use crate::command::{
-    AuditPart, COMMAND_UNITS_LIMIT, Command, LEASE_REAPS_UNITS, LEASE_SCAN_LIMIT, LeaseRequest,
-    ProgressLimits, Renewal, Stage, TakeWhich, Then, UnitWrite, Waiting,
+    AuditPart, COMMAND_UNITS_LIMIT, Command, LeaseRequest, ProgressLimits, Renewal, Stage,
+    TakeWhich, Then, UnitWrite, Waiting,
 };
 use crate::memory::AGENT_PROCESS_PREFIX;
 
@@ -184,8 +184,6 @@ fn exchange(writes: &[UnitWrite], request: &LeaseRequest) -> Vec<Vec<u8>> {
         text(&request.worker_version),
         text(&request.start_at),
         flag(request.allow_fresh),
-        text(&LEASE_REAPS_UNITS),
-        text(&LEASE_SCAN_LIMIT),
     ];
     for write in writes {
         add_write(&mut arguments, write);

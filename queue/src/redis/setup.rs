@@ -15,7 +15,7 @@ use crate::client::QueueError;
 use crate::memory::DEFAULT_DEDUP_WINDOW;
 
 /// Version of the key layout and of the functions.
-const LAYOUT_SCHEMA: &str = "2";
+const LAYOUT_SCHEMA: &str = "3";
 
 /// Part of `maxmemory` above which nothing is added (contract, section 2).
 const MEMORY_SHORT_ABOVE: f64 = 0.85;

@@ -153,6 +153,17 @@ fn assert_invariants(reading: &Reply, context: &str) {
     }
 }
 
+/// Tells a history to a new run on Redis and to one in memory.
+async fn tell(redis: &Redis, run: &str, has_reward_stage: bool, steps: &[Step]) {
+    let mut layout = layout(1);
+    layout.stage_count = 1 + u8::from(has_reward_stage);
+    let run = run.parse().unwrap();
+    let options = RedisOptions { run, layout: Some(layout), ..options(&redis.url(), 1) };
+    let port = RedisPort::connect(options).await.expect("connects");
+    let settings = ShardSettings { has_reward_stage, ..ShardSettings::default() };
+    both_agree(&MemoryPort::new(1, settings, wall_clock_now), &port, steps).await;
+}
+
 #[test]
 fn memory_and_redis_answer_the_same() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -163,21 +174,34 @@ fn memory_and_redis_answer_the_same() {
     let histories = (any::<bool>(), prop::collection::vec(step(), 1..80));
     TestRunner::new(config)
         .run(&histories, |(has_reward_stage, steps)| {
-            let run = run.fetch_add(1, Ordering::Relaxed);
-            let mut layout = layout(1);
-            layout.stage_count = 1 + u8::from(has_reward_stage);
-            let options = RedisOptions {
-                run: format!("r{run}").parse().unwrap(),
-                layout: Some(layout),
-                ..options(&redis.url(), 1)
-            };
-            runtime.block_on(async {
-                let port = RedisPort::connect(options).await.expect("connects");
-                let settings = ShardSettings { has_reward_stage, ..ShardSettings::default() };
-                let memory = MemoryPort::new(1, settings, wall_clock_now);
-                both_agree(&memory, &port, &steps).await;
-            });
+            let run = format!("r{}", run.fetch_add(1, Ordering::Relaxed));
+            runtime.block_on(tell(&redis, &run, has_reward_stage, &steps));
             Ok(())
         })
         .unwrap();
+}
+
+/// A worker whose LEASE got no answer asks again, beside what it has finished meanwhile.
+#[tokio::test]
+async fn write_beside_a_repeated_lease_is_stored() {
+    let redis = require!(Redis::start().await);
+    let (group, policy, priority, shrinks) = (0, 0, 0, false);
+    let (scores, holder, version, expires_at_once) = (false, 0, 0, false);
+    let then_complete = 3;
+    let steps = [
+        Step::Enqueue { group, size: 2, policy, shrinks, priority },
+        Step::Lease { scores, holder, limit: 2, version, expires_at_once },
+        Step::Write {
+            leases_next: true,
+            leases_again: true,
+            grant: 0,
+            wrong_holder: false,
+            offset_error: 0,
+            count: 2,
+            version,
+            then: then_complete,
+        },
+        Step::Reap,
+    ];
+    tell(&redis, "beside", false, &steps).await;
 }

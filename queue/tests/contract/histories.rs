@@ -38,6 +38,8 @@ pub enum Step {
     },
     Write {
         leases_next: bool,
+        /// What it leases is what the holder was granted before, whose answer was lost.
+        leases_again: bool,
         grant: usize,
         wrong_holder: bool,
         offset_error: u32,
@@ -99,10 +101,12 @@ pub fn step() -> impl Strategy<Value = Step> {
         ),
         1 => Just(Step::RepeatLease),
         1 => (0..20_usize).prop_map(|grant| Step::Renew { grant }),
-        10 => (flag(), 0..20_usize, flag(), prop_oneof![6 => Just(0_u32), 1 => 1..3_u32], 0..4_u32,
-              0..4_u64, 0..8_u8).prop_map(
-            |(leases_next, grant, wrong_holder, offset_error, count, version, then)| Step::Write {
-                leases_next, grant, wrong_holder, offset_error, count, version, then
+        10 => (flag(), any::<bool>(), 0..20_usize, flag(),
+              prop_oneof![6 => Just(0_u32), 1 => 1..3_u32], 0..4_u32, 0..4_u64, 0..8_u8).prop_map(
+            |(leases_next, leases_again, grant, wrong_holder, offset_error, count, version, then)| {
+                Step::Write {
+                    leases_next, leases_again, grant, wrong_holder, offset_error, count, version, then
+                }
             }
         ),
         1 => Just(Step::RepeatWrite),
@@ -211,6 +215,7 @@ impl Story {
             }
             Step::Write {
                 leases_next,
+                leases_again,
                 grant,
                 wrong_holder,
                 offset_error,
@@ -223,6 +228,15 @@ impl Story {
                 let writes = vec![write.0];
                 let command = if *leases_next {
                     let lease = self.request(Stage::Generate, holder, 1, LONG, *version);
+                    let lease = match &self.last_lease {
+                        Some(Command::Lease(last))
+                            if *leases_again
+                                && (&last.holder, last.stage) == (&lease.holder, lease.stage) =>
+                        {
+                            last.clone()
+                        }
+                        _ => lease,
+                    };
                     Command::Exchange { writes, lease }
                 } else {
                     Command::Write { holder, writes }

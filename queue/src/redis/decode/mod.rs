@@ -41,13 +41,11 @@ pub(super) async fn reply(
         | Command::Retry { .. }
         | Command::Requeue { .. }
         | Command::FailGroup { .. } => Reply::Write(write_reply(&read::<String>(value)?)?),
-        Command::Write { .. } => Reply::Writes(write_replies(read::<(_, Value)>(value)?.0)?),
-        Command::Lease(_) => {
-            Reply::Lease(work::lease_reply(read::<(Value, _)>(value)?.1, fetch).await?)
-        }
-        Command::Exchange { .. } => {
-            let (replies, leased) = read(value)?;
-            Reply::Exchanged(write_replies(replies)?, work::lease_reply(leased, fetch).await?)
+        Command::Write { writes, .. } => Reply::Writes(exchanged(writes.len(), value)?.0),
+        Command::Lease(_) => Reply::Lease(work::lease_reply(exchanged(0, value)?.1, fetch).await?),
+        Command::Exchange { writes, .. } => {
+            let (replies, leased) = exchanged(writes.len(), value)?;
+            Reply::Exchanged(replies, work::lease_reply(leased, fetch).await?)
         }
         Command::Renew { .. } => {
             let lost: Vec<String> = read(value)?;
@@ -76,8 +74,21 @@ pub(super) async fn reply(
     })
 }
 
-fn write_replies(texts: Vec<String>) -> Result<Vec<WriteReply>, DecodeError> {
-    texts.iter().map(|text| write_reply(text)).collect()
+/// The replies to so many writes, and what stands behind them: the answer to a lease.
+fn exchanged(
+    writes: usize,
+    value: Value,
+) -> Result<(Vec<WriteReply>, std::vec::IntoIter<Value>), DecodeError> {
+    let mut values = value.into_sequence().map_err(|_| shape("not a list"))?.into_iter();
+    let replies = values
+        .by_ref()
+        .take(writes)
+        .map(|value| write_reply(&read::<String>(value)?))
+        .collect::<Result<Vec<_>, DecodeError>>()?;
+    if replies.len() < writes {
+        return Err(shape(format!("{writes} writes got {} replies", replies.len())));
+    }
+    Ok((replies, values))
 }
 
 fn write_reply(text: &str) -> Result<WriteReply, DecodeError> {

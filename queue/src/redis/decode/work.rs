@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::vec::IntoIter;
 
 use ebbtide_core::ids::{FencingToken, PolicyVersion};
 use ebbtide_core::sample::Sample;
 use ebbtide_core::work::PromptGroup;
-use redis::Value;
+use redis::{FromRedisValue, Value};
 
 use super::chunks::{ChunkFetch, Stored};
 use super::inspect::slot_state;
@@ -15,21 +16,31 @@ use crate::codec;
 use crate::reply::{Grant, LeaseReply, TakenGroup};
 use crate::state::SlotState;
 
+/// The next value of a flat list.
+fn next<T: FromRedisValue>(values: &mut IntoIter<Value>) -> Result<T, DecodeError> {
+    read(values.next().ok_or_else(|| shape("the answer ends too early"))?)
+}
+
+/// Reads version, resume_at, the number of grants, those, and each group's id and spec.
 pub(super) async fn lease_reply(
-    value: Value,
+    mut values: IntoIter<Value>,
     fetch: &mut ChunkFetch,
 ) -> Result<LeaseReply, DecodeError> {
-    type WireGrant = (String, u64, u32, u32, u16, Vec<u8>);
-    let (version, resume_at, grants, specs): (u64, u64, Vec<WireGrant>, Vec<Vec<u8>>) =
-        read(value)?;
-    let mut groups = HashMap::<&[u8], Arc<PromptGroup>>::new();
-    for pair in specs.chunks_exact(2) {
-        groups.insert(&pair[0], Arc::new(codec::decode_group(&pair[1]).map_err(shape)?));
+    let (version, resume_at): (u64, u64) = (next(&mut values)?, next(&mut values)?);
+    let count: usize = next(&mut values)?;
+    let (mut units, mut grants) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        let unit = next::<String>(&mut values)?.parse().map_err(shape)?;
+        let token: u64 = next(&mut values)?;
+        let (parts, origins) = (next(&mut values)?, next(&mut values)?);
+        let (attempts, finish): (u16, Vec<u8>) = (next(&mut values)?, next(&mut values)?);
+        units.push(Stored { unit, parts, origins });
+        grants.push((token, attempts, finish));
     }
-    let mut units = Vec::with_capacity(grants.len());
-    for (unit, _, parts, origins, ..) in &grants {
-        let unit = unit.parse().map_err(shape)?;
-        units.push(Stored { unit, parts: *parts, origins: *origins });
+    let mut groups = HashMap::<Vec<u8>, Arc<PromptGroup>>::new();
+    while values.len() > 0 {
+        let (id, spec): (Vec<u8>, Vec<u8>) = (next(&mut values)?, next(&mut values)?);
+        groups.insert(id, Arc::new(codec::decode_group(&spec).map_err(shape)?));
     }
     let partials = fetch.chunks_of(&units).await?;
     let mut reply = LeaseReply {
@@ -37,7 +48,7 @@ pub(super) async fn lease_reply(
         resume_at,
         current_version: PolicyVersion(version),
     };
-    for ((Stored { unit, .. }, partial), (_, token, _, _, attempts, finish)) in
+    for ((Stored { unit, .. }, partial), (token, attempts, finish)) in
         units.into_iter().zip(partials).zip(grants)
     {
         let group = groups.get(unit.group.as_str().as_bytes()).cloned();
