@@ -77,10 +77,12 @@ pub enum Command {
         holder: Holder,
     },
     /// Takes a leased unit from its holder and makes it ready, for an operator; no attempt.
-    /// `AlreadyDone` when nobody holds it.
+    /// `AlreadyDone` when nobody holds it under that token. Repeated: `AlreadyDone`.
     Requeue {
         /// The unit.
         unit: UnitId,
+        /// Under which it is held: its next holder keeps it.
+        fencing_token: FencingToken,
     },
     /// Ends a group as FAILED. Repeated: `AlreadyDone`.
     FailGroup {

@@ -1,7 +1,7 @@
 //! Cycles per second of the floor and of the queue, in turn, round after round; medians.
 //!
-//! Groups of 8 samples and groups of one are both measured, and the headline is the lower of the
-//! two. A floor "with spec" also stores, reads and deletes 1 KiB for each unit.
+//! Groups of 8 samples, as runs have them, are the headline; groups of one, where each unit brings a
+//! specification and seals a group of its own, are measured beside them. A floor "with spec" also stores, reads and deletes 1 KiB for each unit.
 
 use super::cycles::{self, BATCH, Load};
 use super::floor::{self, Spec};
@@ -12,7 +12,8 @@ use super::statistics::{Figures, Rounds};
 
 /// Units a call, and how keys begin.
 const BATCHES: [(usize, &str); 2] = [(1, "unbatched"), (BATCH, "batched")];
-const GROUP_SIZES: [u16; 2] = [8, 1];
+const GROUP_SIZES: [u16; 2] = [HEADLINE_GROUP_SIZE, 1];
+const HEADLINE_GROUP_SIZE: u16 = 8;
 /// Units of the run that warms everything up.
 const WARM_UP_UNITS: usize = 960;
 
@@ -87,8 +88,7 @@ fn figures_of(rounds: &Rounds, has_floor: bool) -> Figures {
     }
     for (_, name) in BATCHES {
         let key = format!("{name}CyclesPerSecond");
-        let of_sizes = GROUP_SIZES.map(|size| figures.value(&format!("{key}GroupsOf{size}")));
-        figures.set(key, of_sizes.into_iter().flatten().min_by(f64::total_cmp));
+        figures.set(key.clone(), figures.value(&format!("{key}GroupsOf{HEADLINE_GROUP_SIZE}")));
         for suffix in ["", "WithSpec"] {
             if !has_floor {
                 figures.set(format!("{name}Floor{suffix}CyclesPerSecond"), None);
@@ -103,14 +103,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headline_is_the_lower_of_both_group_sizes() {
+    fn headline_is_that_of_groups_of_8() {
         let mut rounds = Rounds::default();
         rounds.add("batchedCyclesPerSecondGroupsOf8", 30_000.0);
         rounds.add("batchedCyclesPerSecondGroupsOf1", 25_000.0);
         rounds.add("unbatchedCyclesPerSecondGroupsOf8", 9_000.0);
         rounds.add("unbatchedCyclesPerSecondGroupsOf1", 12_000.0);
         let figures = figures_of(&rounds, false);
-        assert_eq!(figures.value("batchedCyclesPerSecond"), Some(25_000.0));
+        assert_eq!(figures.value("batchedCyclesPerSecond"), Some(30_000.0));
         assert_eq!(figures.value("unbatchedCyclesPerSecond"), Some(9_000.0));
         assert!(figures.has("batchedFloorWithSpecCyclesPerSecond"), "not measured is null");
     }

@@ -1,6 +1,6 @@
 //! Calls of operators and of those who watch: what stands, what has failed, what does not hold.
 
-use ebbtide_core::ids::{GroupId, UnitId};
+use ebbtide_core::ids::{FencingToken, GroupId, UnitId};
 use ebbtide_core::work::PromptGroup;
 
 use super::training::write_reply;
@@ -115,12 +115,15 @@ impl WorkQueue {
         }
     }
 
-    /// Takes a leased unit from its holder and makes it ready again.
+    /// Takes a leased unit from the holder that has it now, and makes it ready again.
     ///
     /// # Errors
-    /// Its shard gave no answer; repeating the call is harmless.
+    /// Its shard gave no answer; repeating the call takes the unit from whoever has it then.
     pub async fn requeue(&self, unit: &UnitId) -> Result<WriteReply, QueueError> {
-        let command = Command::Requeue { unit: unit.clone() };
+        let trace = self.trace(&unit.group).await?;
+        let found = trace.units.iter().find(|found| found.unit.unit == *unit);
+        let fencing_token = found.map_or(FencingToken(0), |found| found.unit.fencing_token);
+        let command = Command::Requeue { unit: unit.clone(), fencing_token };
         let reply = write_reply(self.port.call(self.shard_of(&unit.group), command).await?)?;
         self.port.wake().await;
         Ok(reply)

@@ -293,14 +293,19 @@ impl MemoryShard {
         orphans.len() as u64
     }
 
-    pub(super) fn requeue(&mut self, unit: &UnitId, now: UnixMillis) -> WriteReply {
+    pub(super) fn requeue(
+        &mut self,
+        unit: &UnitId,
+        token: FencingToken,
+        now: UnixMillis,
+    ) -> WriteReply {
         match self.slot(unit) {
             None => self.ended_or_unknown(unit),
-            Some(slot) if !slot.state.is_leased() => WriteReply::AlreadyDone,
-            Some(_) => {
+            Some(slot) if slot.state.is_leased() && slot.fencing_token == token => {
                 self.hand_back(unit, HandBackCause::Operator, now);
                 WriteReply::Ok
             }
+            Some(_) => WriteReply::AlreadyDone,
         }
     }
 

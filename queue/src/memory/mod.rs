@@ -108,7 +108,9 @@ impl MemoryShard {
             }
             Command::Reap { limit } => Reply::Count(self.reap_all(*limit, now)),
             Command::Reclaim { holder } => Reply::Count(self.reclaim(holder, now)),
-            Command::Requeue { unit } => Reply::Write(self.requeue(unit, now)),
+            Command::Requeue { unit, fencing_token } => {
+                Reply::Write(self.requeue(unit, *fencing_token, now))
+            }
             Command::FailGroup { group, reason } => {
                 Reply::Write(self.fail_group(group, reason, now))
             }

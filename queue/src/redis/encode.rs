@@ -48,7 +48,9 @@ pub(super) fn function_call(command: &Command, layout: Layout) -> FunctionCall {
                 text(&AGENT_PROCESS_PREFIX),
             ],
         ),
-        Command::Requeue { unit } => (Function::Requeue, vec![text(unit)]),
+        Command::Requeue { unit, fencing_token } => {
+            (Function::Requeue, vec![text(unit), text(fencing_token)])
+        }
         Command::FailGroup { group, reason } => {
             (Function::FailGroup, vec![text(group), text(reason)])
         }

@@ -198,7 +198,7 @@ async fn units_whose_names_begin_alike_are_not_confused(world: World) {
     world.enqueue(&group("u10", 1)).await;
     let grants = world.lease(&a, 18, LONG).await;
     let named = |name: &str| grants.iter().find(|grant| grant.unit == unit(name)).unwrap();
-    world.queue.requeue(&unit("u1.0001")).await.unwrap();
+    assert_eq!(world.queue.requeue(&unit("u1.0001")).await.unwrap(), WriteReply::Ok);
     let limits = ProgressLimits::default();
     assert!(!world.renew(&a, named("u1.0001"), limits).await);
     assert!(world.renew(&a, named("u1.0010"), limits).await);

@@ -246,7 +246,10 @@ impl Story {
             }
             Step::Reap => Command::Reap { limit: 100 },
             Step::Reclaim { holder } => Command::Reclaim { holder: any_holder(*holder) },
-            Step::Requeue { grant } => Command::Requeue { unit: self.pick(*grant)?.0 },
+            Step::Requeue { grant } => {
+                let (unit, fencing_token, ..) = self.pick(*grant)?;
+                Command::Requeue { unit, fencing_token }
+            }
             Step::CancelRun => Command::CancelRun { cursor: 0, reason: "run cancelled".to_owned() },
             Step::RemoveConsumer { consumer } => {
                 Command::RemoveConsumer { consumer: format!("t{consumer}") }

@@ -196,10 +196,7 @@ async fn acknowledged_writes_outlast_a_fail_over_under_load() {
     set.nodes[0].kill();
     let promoted = set.promoted(0).await.expect("promoted");
     assert_eq!(promoted, 1);
-    // As a replica, as operators do it: nothing is on its disk, and a Sentinel that takes it for a
-    // replica with data might promote it.
-    let replica_of = format!("127.0.0.1 {}", set.nodes[promoted].port());
-    set.nodes[0].restart_with(&["--replicaof", &replica_of]).await.expect("restarts");
+    set.rejoin(0).await.expect("rejoins");
     let before = count();
     more_than(before + 100).await.expect("work after the fail-over");
     producers.shutdown().await;

@@ -132,6 +132,11 @@ impl Ledger {
         });
     }
 
+    /// The token of the newest lease of a slot.
+    pub fn newest_token(&self, slot: usize) -> FencingToken {
+        self.slots[slot].newest_token
+    }
+
     /// An operator takes one slot from its holder.
     pub fn note_requeue(&mut self, slot: usize) {
         self.take_back(|index, _| index == slot);

@@ -343,7 +343,9 @@ impl Protocol {
     fn intervene(&self, situation: &mut Situation, action: Action) {
         match action {
             Action::Requeue { slot } => {
-                self.carry_out(situation, &Command::Requeue { unit: self.group.unit_id(slot) });
+                let fencing_token = situation.ledger.newest_token(usize::from(slot));
+                let unit = self.group.unit_id(slot);
+                self.carry_out(situation, &Command::Requeue { unit, fencing_token });
                 situation.ledger.note_requeue(usize::from(slot));
             }
             Action::Reclaim => {
