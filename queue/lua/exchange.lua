@@ -1,38 +1,42 @@
--- EXCHANGE holder request_id stage limit ttl_ms worker_version start_at allow_fresh {write}...
--- First the writes, then the lease; `limit` 0 leases nothing. One round trip for a whole cycle of a
--- worker. Answers a reply for each write; behind them, with a lease, version, resume_at, how many
--- grants, {unit token parts origins attempts finish}..., {group spec}.... It is one flat list, for
--- Redis sends nested ones slowly. LEASE and WRITE are this function with the other part empty.
+-- EXCHANGE {holder request_id stage limit ttl_ms worker_version start_at allow_fresh writes
+--          {write}...}...
+-- Requests of one or more workers, at one moment: first all that they write, then what they lease;
+-- `writes` is the number of a request's writes, and `limit` 0 leases nothing. One round trip for a
+-- whole cycle of a worker. Answers a reply for each write of each request; behind all of those, for
+-- each lease, version, resume_at, how many grants, {unit token parts origins attempts finish}...;
+-- and at the end {group spec}.... It is one flat list, for Redis sends nested ones slowly.
 
-local ids = { n = 0 }
+local requests, ids = { n = 0 }, { n = 0 }
 
-local function read_request()
-  request.holder, request.id, request.stage = ARGV[1], ARGV[2], tonumber(ARGV[3])
-  request.limit, request.ttl = tonumber(ARGV[4]), tonumber(ARGV[5])
-  request.worker_version, request.start_at = tonumber(ARGV[6]), ARGV[7]
-  request.allow_fresh = ARGV[8] == '1'
+-- Reads the request that begins there; answers where it ends.
+local function read_request(at)
+  local asks = requests[requests.n + 1] or {}
+  put(requests, asks)
+  asks.holder, asks.id, asks.stage = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
+  asks.limit, asks.ttl = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+  asks.worker_version, asks.start_at = tonumber(ARGV[at + 5]), ARGV[at + 6]
+  asks.allow_fresh, asks.writes = ARGV[at + 7] == '1', tonumber(ARGV[at + 8])
+  asks.writes_at = at + 9
+  return list_written(asks.writes_at, asks.writes, ids)
 end
 
 register('exchange', 'finishes', function()
-  read_request()
-  local limit, page = request.limit, nil
-  -- A long answer would keep its specs.
-  if answer.n > 256 then answer = new_answer() end
-  ids.n, answer.n = 0, 0
-  list_written(9, ids)
-  if limit > 0 then
-    page = ready_page(request.stage, request.start_at, limit)
-    for index = 1, #page do put(ids, page[index]) end
-  end
+  requests.n, ids.n = 0, 0
+  local at, last = 1, #ARGV
+  while at <= last do at = read_request(at) end
+  local wanted = begin_leases(requests, ids)
   fetch_units(ids)
-  write_all(request.holder, 9, answer)
-  -- What is ready again must be seen by the lease; all else is written once, after it.
-  if limit == 0 or changed_ready() then
-    flush()
-    page = nil
+  begin_answer()
+  for index = 1, requests.n do
+    local asks = requests[index]
+    write_all(asks.holder, asks.writes_at, asks.writes, answer)
   end
-  if limit > 0 then lease(page) end
-  -- The table is used again: Redis reads it up to here.
-  answer[answer.n + 1] = nil
-  return answer
+  -- What is ready again must be seen by the leases; all else is written once, after them.
+  if changed_ready() then
+    flush()
+    forget_head()
+  end
+  if wanted > 0 then lease_all(requests, wanted) end
+  flush()
+  return end_answer()
 end)

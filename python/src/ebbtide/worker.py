@@ -355,7 +355,7 @@ class Worker:
         allow_fresh = not self._link.is_memory_short(shard)
         args: list[Any] = [
             str(self.holder), place.unanswered, stage.number, limit, self._lease_ms,
-            weight_version, place.start_at, int(allow_fresh),
+            weight_version, place.start_at, int(allow_fresh), len(writes),
         ]  # fmt: skip
         for write in writes:
             args += write.arguments
@@ -412,7 +412,7 @@ class Worker:
     # Writing.
 
     def _write_batch(self, shard: int, writes: Sequence[Write]) -> list[WriteReply]:
-        args: list[Any] = [str(self.holder), "", 0, 0, 0, 0, 0, 0]
+        args: list[Any] = [str(self.holder), "", 0, 0, 0, 0, 0, 0, len(writes)]
         for write in writes:
             args += write.arguments
         must_last = any(write.verb != "CONTINUE" for write in writes)

@@ -186,6 +186,7 @@ fn exchange(writes: &[UnitWrite], request: &LeaseRequest) -> Vec<Vec<u8>> {
         text(&request.worker_version),
         text(&request.start_at),
         flag(request.allow_fresh),
+        text(&writes.len()),
     ];
     for write in writes {
         add_write(&mut arguments, write);

@@ -10,6 +10,7 @@ mod library;
 mod link;
 mod losses;
 mod setup;
+mod together;
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub use access::acl_rule;
 pub use address::{AddressError, RedisAddress};
 use library::Function;
 use link::{Delivery, Link, LinkError};
+use together::{Exchanges, Request, Shard};
 
 /// Times a call is sent: once more after a broken connection, which costs only a reconnect.
 const CALL_TRIES: usize = 2;
@@ -77,6 +79,8 @@ pub struct RedisPort {
     layout: Layout,
     /// Whether writes wait for a replica (durability safe with replicas).
     waits_for_replica: bool,
+    /// By shard.
+    exchanges: Vec<Exchanges>,
     changed: Arc<Notify>,
     /// Whether there is something to tell on the wake channel.
     is_hint_wanted: Arc<Notify>,
@@ -107,11 +111,18 @@ impl RedisPort {
         tasks.spawn(publish_hints(link.clone(), channel, is_hint_wanted.clone()));
         tasks.spawn(setup::watch_memory(link.clone()));
         let waits_for_replica = facts.waits_for_replica;
+        let exchanges = (0..layout.shard_count).map(|shard| {
+            let mark = waits_for_replica.then(|| keys::mark(&options.run, shard));
+            let keys = keys::of_shard(&options.run, shard);
+            Exchanges::begin(Shard { link: link.clone(), keys, mark }, &mut tasks)
+        });
+        let exchanges = exchanges.collect();
         Ok(Self {
             options,
             link,
             layout,
             waits_for_replica,
+            exchanges,
             changed,
             is_hint_wanted,
             _tasks: tasks,
@@ -190,17 +201,21 @@ impl QueuePort for RedisPort {
             }
         }
         let call = encode::function_call(&command, self.layout);
+        let chunks_key = keys::chunks(&self.options.run, shard);
+        let mut fetch = decode::ChunkFetch::new(self.link.clone(), chunks_key);
+        if call.function == Function::Exchange {
+            let request = Request::of(&command, call.arguments, call.must_last);
+            let answer = self.exchanges[usize::from(shard)].ask(request).await?;
+            let reply = decode::exchanged(&command, answer, &mut fetch).await;
+            return reply.map_err(|error| self.undecodable(error));
+        }
         let mark = keys::mark(&self.options.run, shard);
-        // What grants is not sent again from here: its holder may have closed its gate meanwhile.
-        let grants = matches!(command, Command::Lease(_) | Command::Exchange { .. });
         let delivery = Delivery {
-            may_repeat: !grants,
+            may_repeat: true,
             mark_key: (self.waits_for_replica && call.must_last).then_some(&mark),
         };
         let reply: redis::Value =
             self.deliver(call.function, &keys, &call.arguments, delivery).await?;
-        let chunks_key = keys::chunks(&self.options.run, shard);
-        let mut fetch = decode::ChunkFetch::new(self.link.clone(), chunks_key);
         decode::reply(&command, reply, &mut fetch).await.map_err(|error| self.undecodable(error))
     }
 

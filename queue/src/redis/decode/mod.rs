@@ -4,12 +4,16 @@ mod chunks;
 mod inspect;
 mod work;
 
+use std::vec::IntoIter;
+
 pub(super) use chunks::ChunkFetch;
 use ebbtide_core::ids::PolicyVersion;
 use redis::{FromRedisValue, Value, from_redis_value};
 use thiserror::Error;
+pub(super) use work::{GRANT_VALUES, LEASE_HEAD, count_of_grants, specs};
 
 use super::link::LinkError;
+use super::together::Answer;
 use crate::command::Command;
 use crate::reply::{Reply, WriteReply};
 
@@ -41,11 +45,8 @@ pub(super) async fn reply(
         | Command::Retry { .. }
         | Command::Requeue { .. }
         | Command::FailGroup { .. } => Reply::Write(write_reply(&read::<String>(value)?)?),
-        Command::Write { writes, .. } => Reply::Writes(exchanged(writes.len(), value)?.0),
-        Command::Lease(_) => Reply::Lease(work::lease_reply(exchanged(0, value)?.1, fetch).await?),
-        Command::Exchange { writes, .. } => {
-            let (replies, leased) = exchanged(writes.len(), value)?;
-            Reply::Exchanged(replies, work::lease_reply(leased, fetch).await?)
+        Command::Write { .. } | Command::Lease(_) | Command::Exchange { .. } => {
+            return Err(shape("an exchange is divided first"));
         }
         Command::Renew { .. } => {
             let lost: Vec<String> = read(value)?;
@@ -74,21 +75,36 @@ pub(super) async fn reply(
     })
 }
 
-/// The replies to so many writes, and what stands behind them: the answer to a lease.
-fn exchanged(
-    writes: usize,
-    value: Value,
-) -> Result<(Vec<WriteReply>, std::vec::IntoIter<Value>), DecodeError> {
-    let mut values = value.into_sequence().map_err(|_| shape("not a list"))?.into_iter();
-    let replies = values
-        .by_ref()
-        .take(writes)
+/// Understands the answer to the part that `command` had in an exchange.
+pub(super) async fn exchanged(
+    command: &Command,
+    answer: Answer,
+    fetch: &mut ChunkFetch,
+) -> Result<Reply, DecodeError> {
+    let Answer { replies, lease, specs } = answer;
+    let replies = replies
+        .into_iter()
         .map(|value| write_reply(&read::<String>(value)?))
         .collect::<Result<Vec<_>, DecodeError>>()?;
-    if replies.len() < writes {
-        return Err(shape(format!("{writes} writes got {} replies", replies.len())));
-    }
-    Ok((replies, values))
+    Ok(match command {
+        Command::Write { .. } => Reply::Writes(replies),
+        Command::Lease(_) => Reply::Lease(work::lease_reply(lease, &specs, fetch).await?),
+        _ => Reply::Exchanged(replies, work::lease_reply(lease, &specs, fetch).await?),
+    })
+}
+
+/// The values of a flat list.
+pub(super) fn list(value: Value) -> Result<IntoIter<Value>, DecodeError> {
+    Ok(value.into_sequence().map_err(|_| shape("not a list"))?.into_iter())
+}
+
+pub(super) fn too_short() -> DecodeError {
+    shape("the answer ends too early")
+}
+
+/// The next value of a flat list.
+fn next<T: FromRedisValue>(values: &mut IntoIter<Value>) -> Result<T, DecodeError> {
+    read(values.next().ok_or_else(too_short)?)
 }
 
 fn write_reply(text: &str) -> Result<WriteReply, DecodeError> {

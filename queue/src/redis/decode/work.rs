@@ -7,40 +7,53 @@ use std::vec::IntoIter;
 use ebbtide_core::ids::{FencingToken, PolicyVersion};
 use ebbtide_core::sample::Sample;
 use ebbtide_core::work::PromptGroup;
-use redis::{FromRedisValue, Value};
+use redis::Value;
 
 use super::chunks::{ChunkFetch, Stored};
 use super::inspect::slot_state;
-use super::{DecodeError, read, shape};
+use super::{DecodeError, next, read, shape};
 use crate::codec;
 use crate::reply::{Grant, LeaseReply, TakenGroup};
 use crate::state::SlotState;
 
-/// The next value of a flat list.
-fn next<T: FromRedisValue>(values: &mut IntoIter<Value>) -> Result<T, DecodeError> {
-    read(values.next().ok_or_else(|| shape("the answer ends too early"))?)
+/// Values before the grants of a lease: version, resume_at, the number of grants.
+pub(in crate::redis) const LEASE_HEAD: usize = 3;
+/// Values of a grant: unit, token, parts, origins, attempts, finish.
+pub(in crate::redis) const GRANT_VALUES: usize = 6;
+
+/// How many grants stand behind the head of a lease.
+pub(in crate::redis) fn count_of_grants(head: &[Value]) -> Result<usize, DecodeError> {
+    read(head.get(LEASE_HEAD - 1).cloned().unwrap_or(Value::Nil))
 }
 
-/// Reads version, resume_at, the number of grants, those, and each group's id and spec.
-pub(super) async fn lease_reply(
+/// Each group's id and spec.
+pub(in crate::redis) fn specs(
     mut values: IntoIter<Value>,
+) -> Result<HashMap<Vec<u8>, Arc<PromptGroup>>, DecodeError> {
+    let mut groups = HashMap::new();
+    while values.len() > 0 {
+        let (id, spec): (Vec<u8>, Vec<u8>) = (next(&mut values)?, next(&mut values)?);
+        groups.insert(id, Arc::new(codec::decode_group(&spec).map_err(shape)?));
+    }
+    Ok(groups)
+}
+
+pub(super) async fn lease_reply(
+    lease: Vec<Value>,
+    groups: &HashMap<Vec<u8>, Arc<PromptGroup>>,
     fetch: &mut ChunkFetch,
 ) -> Result<LeaseReply, DecodeError> {
+    let mut values = lease.into_iter();
     let (version, resume_at): (u64, u64) = (next(&mut values)?, next(&mut values)?);
-    let count: usize = next(&mut values)?;
+    let _count: Value = next(&mut values)?;
     let (mut units, mut grants) = (Vec::new(), Vec::new());
-    for _ in 0..count {
+    while values.len() > 0 {
         let unit = next::<String>(&mut values)?.parse().map_err(shape)?;
         let token: u64 = next(&mut values)?;
         let (parts, origins) = (next(&mut values)?, next(&mut values)?);
         let (attempts, finish): (u16, Vec<u8>) = (next(&mut values)?, next(&mut values)?);
         units.push(Stored { unit, parts, origins });
         grants.push((token, attempts, finish));
-    }
-    let mut groups = HashMap::<Vec<u8>, Arc<PromptGroup>>::new();
-    while values.len() > 0 {
-        let (id, spec): (Vec<u8>, Vec<u8>) = (next(&mut values)?, next(&mut values)?);
-        groups.insert(id, Arc::new(codec::decode_group(&spec).map_err(shape)?));
     }
     let partials = fetch.chunks_of(&units).await?;
     let mut reply = LeaseReply {

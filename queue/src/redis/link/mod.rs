@@ -127,7 +127,7 @@ impl Link {
         &self,
         function: Function,
         keys: &[String],
-        arguments: &[Vec<u8>],
+        arguments: &[impl AsRef<[u8]>],
         delivery: Delivery<'_>,
     ) -> Result<T, LinkError> {
         let key = keys.first().map_or("", String::as_str);
@@ -135,7 +135,7 @@ impl Link {
         let invocation = call.cmd("FCALL").arg(function.name()).arg(keys.len());
         invocation.arg(keys);
         for argument in arguments {
-            invocation.arg(argument.as_slice());
+            invocation.arg(argument.as_ref());
         }
         let lane = if let Some(mark_key) = delivery.mark_key {
             call.cmd("FCALL").arg(Function::ControlMark.name()).arg(1).arg(mark_key);
