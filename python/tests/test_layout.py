@@ -36,7 +36,7 @@ def test_dedup_window_follows_the_last_client_that_says_so(redis_server: Server,
 
 def test_run_of_another_schema_is_left_alone(redis_server: Server, run: str) -> None:
     redis_server.command("HSET", f"{{{run}:c}}:meta", "schema", "9", "shards", "1")
-    with pytest.raises(QueueUnsuitable, match="has layout 9, this version speaks 2"):
+    with pytest.raises(QueueUnsuitable, match="has layout 9, this version speaks 3"):
         Queue.connect(redis_server.url, run)
 
 

@@ -1,7 +1,8 @@
 //! Cycles per second of the floor and of the queue, in turn, round after round; medians.
 //!
-//! Groups of 8 samples, as runs have them, are the headline; groups of one, where each unit brings a
-//! specification and seals a group of its own, are measured beside them. A floor "with spec" also stores, reads and deletes 1 KiB for each unit.
+//! Groups of 8 samples, as runs have them, are the headline; groups of one, where each unit brings
+//! a specification and seals a group of its own, are measured beside them. A floor "with spec" also
+//! stores, reads and deletes 1 KiB for each unit.
 
 use super::cycles::{self, BATCH, Load};
 use super::floor::{self, Spec};

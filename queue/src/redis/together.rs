@@ -18,12 +18,15 @@ use super::decode::{self, DecodeError};
 use super::library::Function;
 use super::link::{Delivery, Link};
 use crate::client::QueueError;
-use crate::command::{COMMAND_BYTES_LIMIT, COMMAND_UNITS_LIMIT, Command};
+use crate::command::{COMMAND_UNITS_LIMIT, Command};
 
-/// Calls of one shard that are under way at a time: while one is answered, Redis has the other.
-const CALLS_UNDER_WAY: usize = 2;
-/// Requests of one call: each looks at the units that those before it could not take.
-const REQUESTS_LIMIT: usize = 64;
+/// Calls of one shard that are under way at a time: while some are answered, Redis has the others.
+const CALLS_UNDER_WAY: usize = 4;
+/// Units, written and wanted, of requests that share a call: with more of them it would save
+/// little, and Redis would serve nobody else for longer.
+const SHARED_UNITS_LIMIT: usize = 32;
+/// Bytes of requests that share a call.
+const SHARED_BYTES_LIMIT: usize = 256 << 10;
 
 /// What EXCHANGE is asked for by one caller.
 pub(super) struct Request {
@@ -135,16 +138,14 @@ fn board(
     let mut fits = |request: &Request| {
         units += request.writes + request.limit;
         bytes += request.bytes();
-        units <= COMMAND_UNITS_LIMIT
-            && bytes <= COMMAND_BYTES_LIMIT
+        units <= SHARED_UNITS_LIMIT
+            && bytes <= SHARED_BYTES_LIMIT
             && request.lease.as_ref().is_none_or(|lease| leases.insert(lease.clone()))
     };
-    // One that is larger than the limits by itself still goes, alone.
+    // One that is larger by itself goes alone.
     fits(&first.request);
     let mut aboard = vec![first];
-    while aboard.len() < REQUESTS_LIMIT
-        && let Ok(next) = waiting.try_recv()
-    {
+    while let Ok(next) = waiting.try_recv() {
         // Nobody waits for it any more: it must not be granted anything.
         if next.answer.is_closed() {
             continue;
@@ -166,8 +167,8 @@ async fn travel(shard: &Shard, aboard: Vec<Passenger>) {
                 let _ = passenger.answer.send(Ok(answer));
             }
         }
-        // What is wrong with one must not be the fault of all: each goes by itself. What was carried
-        // out already is answered again.
+        // What is wrong with one must not be the fault of all: each goes by itself. What was
+        // carried out already is answered again.
         Err(QueueError::Protocol { .. }) if aboard.len() > 1 => {
             for Passenger { request, answer } in aboard {
                 let alone = call(shard, &[&request]).await;
@@ -204,8 +205,8 @@ async fn call(shard: &Shard, requests: &[&Request]) -> Result<Vec<Answer>, Queue
     })
 }
 
-/// Divides the answer of a call among its requests: first come the replies of all of them, then their
-/// leases, then the specs.
+/// Divides the answer of a call among its requests: first come the replies of all of them, then
+/// their leases, then the specs.
 fn divide(value: Value, requests: &[&Request]) -> Result<Vec<Answer>, DecodeError> {
     let mut values = decode::list(value)?;
     let replies = requests
@@ -235,4 +236,101 @@ fn take_lease(values: &mut IntoIter<Value>, is_there: bool) -> Result<Vec<Value>
     let grants = decode::count_of_grants(&lease)?;
     lease.extend(take(values, grants * decode::GRANT_VALUES)?);
     Ok(lease)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn passenger(writes: usize, limit: usize, lease: Option<&str>) -> Passenger {
+        passenger_of_bytes(writes, limit, lease, 10)
+    }
+
+    fn passenger_of_bytes(
+        writes: usize,
+        limit: usize,
+        lease: Option<&str>,
+        bytes: usize,
+    ) -> Passenger {
+        let arguments = vec![vec![0; bytes]];
+        let lease = lease.map(str::to_owned);
+        let request = Request { arguments, writes, limit, must_last: false, lease };
+        // The receiver lives as long as the test.
+        let (answer, receiver) = oneshot::channel();
+        std::mem::forget(receiver);
+        Passenger { request, answer }
+    }
+
+    /// How many of those who wait go with the first one, and whether another one is left behind.
+    fn boarded(all: Vec<Passenger>) -> (usize, bool) {
+        let (sender, mut waiting) = mpsc::unbounded_channel();
+        let mut all = all.into_iter();
+        let first = all.next().unwrap();
+        all.for_each(|passenger| sender.send(passenger).ok().unwrap());
+        let mut left_behind = None;
+        let aboard = board(first, &mut waiting, &mut left_behind);
+        (aboard.len(), left_behind.is_some())
+    }
+
+    #[test]
+    fn those_who_wait_go_together_while_their_call_is_small() {
+        let holders: Vec<String> = (0..80).map(|number| format!("n/b/{number}|Generate")).collect();
+        let all = |writes: usize, bytes: usize| -> Vec<Passenger> {
+            let lease = |holder: &String| passenger_of_bytes(writes, 1, Some(holder), bytes);
+            holders.iter().map(lease).collect()
+        };
+        assert_eq!(boarded(all(1, 10)), (SHARED_UNITS_LIMIT / 2, true));
+        assert_eq!(boarded(all(9, 10)), (SHARED_UNITS_LIMIT / 10, true));
+        assert_eq!(boarded(all(1, SHARED_BYTES_LIMIT / 3)), (3, true));
+        assert_eq!(boarded(all(500, 10)), (1, true), "the first one always goes");
+    }
+
+    #[test]
+    fn two_leases_of_one_holder_never_share_a_call() {
+        let (a, b) = (Some("n/b/p|Generate"), Some("n/b/p|Reward"));
+        assert_eq!(boarded(vec![passenger(0, 1, a), passenger(0, 1, b)]), (2, false));
+        let all = vec![passenger(0, 1, a), passenger(1, 0, None), passenger(1, 1, a)];
+        assert_eq!(boarded(all), (2, true));
+    }
+
+    #[test]
+    fn request_that_nobody_waits_for_any_more_is_granted_nothing() {
+        let mut gone = passenger(0, 1, Some("n/b/q|Generate"));
+        gone.answer = oneshot::channel().0;
+        let all = vec![passenger(1, 0, None), gone, passenger(1, 0, None)];
+        assert_eq!(boarded(all), (2, false));
+    }
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    fn grant(unit: &str) -> Vec<Value> {
+        let token = [7, 0, 0, 0].map(Value::Int);
+        [text(unit)].into_iter().chain(token).chain([text("")]).collect()
+    }
+
+    #[test]
+    fn answer_of_a_call_is_divided_among_its_requests() {
+        let requests = [
+            passenger(2, 1, Some("a")).request,
+            passenger(1, 0, None).request,
+            passenger(0, 2, Some("b")).request,
+        ];
+        let mut values = vec![text("OK"), text("FENCED"), text("OK")];
+        values.extend([Value::Int(5), text("0"), Value::Int(1)]);
+        values.extend(grant("g.0000"));
+        values.extend([Value::Int(5), text("9"), Value::Int(0)]);
+        let asked: Vec<&Request> = requests.iter().collect();
+        let answers = divide(Value::Array(values.clone()), &asked).unwrap();
+        let lengths: Vec<(usize, usize)> =
+            answers.iter().map(|answer| (answer.replies.len(), answer.lease.len())).collect();
+        assert_eq!(lengths, [(2, 9), (1, 0), (0, 3)]);
+        assert_eq!(answers[1].replies, [text("OK")]);
+        for length in 0..values.len() {
+            let cut = Value::Array(values[..length].to_vec());
+            assert!(divide(cut, &asked).is_err(), "{length} values are not enough");
+        }
+    }
 }

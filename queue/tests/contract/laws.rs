@@ -1,11 +1,16 @@
 //! The laws of the queue, each told once and checked in every world.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
+use ebbtide_core::ids::{PolicyVersion, UnitId};
 use ebbtide_core::work::{OnDeadSlot, ResumePolicy};
 use ebbtide_harness::until;
-use ebbtide_queue::command::{HandBackCause, ProgressLimits, Renewal, Then, Waiting};
-use ebbtide_queue::reply::WriteReply;
+use ebbtide_queue::client::LeaseTerms;
+use ebbtide_queue::command::{
+    HandBackCause, ProgressLimits, Renewal, Stage, Then, UnitWrite, Waiting,
+};
+use ebbtide_queue::reply::{Grant, WriteReply};
 
 use super::worlds::*;
 
@@ -42,6 +47,7 @@ laws![
     no_shard_is_asked_first_by_everybody,
     own_groups_of_every_shard_come_before_new_ones,
     tokens_are_progress_while_the_environment_is_waited_for,
+    many_workers_at_once_get_every_unit_once,
 ];
 
 async fn group_is_sealed_once_with_all_its_samples(world: World) {
@@ -481,4 +487,53 @@ async fn tokens_are_progress_while_the_environment_is_waited_for(world: World) {
     world.write_as(&a, &grants[0], vec![tokens(0, 1, 0)], Then::Continue).await;
     let token_at = world.status().await.now;
     assert!(wait(token_at.since(began) - Duration::from_millis(1)).await, "a token is progress");
+}
+
+/// Their calls travel together, old and new weights mixed.
+async fn many_workers_at_once_get_every_unit_once(world: World) {
+    world.set_version(1).await;
+    let new_only = |number: u64| number.is_multiple_of(3);
+    for number in 0..30 {
+        let mut group = group(&format!("g{number}"), 3);
+        group.max_lag = 1;
+        group.min_policy_version = PolicyVersion(u64::from(new_only(number)));
+        world.enqueue(&group).await;
+    }
+    let work = |worker: u64| {
+        let (queue, holder) = (world.queue.clone(), holder(&format!("w{worker}")));
+        async move {
+            let worker_version = PolicyVersion(worker % 2);
+            let stage = Stage::Generate;
+            let terms = LeaseTerms { stage, holder: &holder, ttl: LONG, worker_version };
+            let mut grants = queue.lease_while(terms, 2, || true).await.unwrap().grants;
+            let mut granted = Vec::new();
+            while !grants.is_empty() {
+                granted.extend(grants.iter().map(|grant| (grant.unit.clone(), worker)));
+                let complete = |grant: &Grant| UnitWrite {
+                    unit: grant.unit.clone(),
+                    fencing_token: grant.fencing_token,
+                    tail: vec![tokens(0, 2, worker % 2)],
+                    then: Then::Complete(stop()),
+                };
+                let writes = grants.iter().map(complete).collect();
+                let (replies, leased) = queue.exchange(terms, writes, 2).await;
+                replies.into_iter().for_each(|reply| assert_eq!(reply.unwrap(), WriteReply::Ok));
+                grants = leased.grants;
+            }
+            granted
+        }
+    };
+    let granted = futures::future::join_all((0..24).map(work)).await.concat();
+    let owners: HashMap<UnitId, u64> = granted.iter().cloned().collect();
+    assert_eq!((granted.len(), owners.len()), (90, 90));
+    let taken = world.queue.take("t", 100).await.unwrap();
+    assert_eq!(taken.len(), 30);
+    for sample in taken.iter().flat_map(|group| &group.samples) {
+        let owner = owners[&sample.unit];
+        assert!(is_whole(sample) && sample.len() == 2);
+        assert_eq!(sample.chunks[0].origin.holder, holder(&format!("w{owner}")));
+        let number = sample.unit.group.as_str()[1..].parse().unwrap();
+        assert!(owner % 2 == 1 || !new_only(number), "{sample:?}");
+    }
+    world.assert_conserved().await;
 }
