@@ -207,7 +207,7 @@ impl QueuePort for RedisPort {
             let request = Request::of(&command, call.arguments, call.must_last);
             let answer = self.exchanges[usize::from(shard)].ask(request).await?;
             let reply = decode::exchanged(&command, answer, &mut fetch).await;
-            return reply.map_err(|error| self.undecodable(error));
+            return reply.map_err(|error| error.to_queue_error(self.link.name()));
         }
         let mark = keys::mark(&self.options.run, shard);
         let delivery = Delivery {
@@ -216,7 +216,8 @@ impl QueuePort for RedisPort {
         };
         let reply: redis::Value =
             self.deliver(call.function, &keys, &call.arguments, delivery).await?;
-        decode::reply(&command, reply, &mut fetch).await.map_err(|error| self.undecodable(error))
+        let reply = decode::reply(&command, reply, &mut fetch).await;
+        reply.map_err(|error| error.to_queue_error(self.link.name()))
     }
 
     async fn control(&self, command: ControlCommand) -> Result<ControlReply, QueueError> {
@@ -229,17 +230,6 @@ impl QueuePort for RedisPort {
 
     async fn wake(&self) {
         self.is_hint_wanted.notify_one();
-    }
-}
-
-impl RedisPort {
-    fn undecodable(&self, error: decode::DecodeError) -> QueueError {
-        match error {
-            decode::DecodeError::Link(error) => error.to_queue_error(),
-            decode::DecodeError::Shape(problem) => {
-                QueueError::Protocol { problem: format!("{}: {problem}", self.link.name()) }
-            }
-        }
     }
 }
 

@@ -80,6 +80,12 @@ pub(super) struct Shard {
     pub mark: Option<String>,
 }
 
+impl Shard {
+    fn explain(&self, error: &DecodeError) -> QueueError {
+        error.to_queue_error(self.link.name())
+    }
+}
+
 /// The way of one shard's requests; ends with its [`Exchanges`].
 #[derive(Clone)]
 pub(super) struct Exchanges(mpsc::UnboundedSender<Passenger>);
@@ -106,10 +112,17 @@ impl Exchanges {
 
 async fn carry(shard: Arc<Shard>, mut waiting: mpsc::UnboundedReceiver<Passenger>) {
     let places = Arc::new(Semaphore::new(CALLS_UNDER_WAY));
+    let (silences, mut silence) = mpsc::unbounded_channel();
     let mut calls = JoinSet::new();
     let mut left_behind = None;
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
+        // Who has waited while others had no answer has waited as long as they.
+        if let Ok(error) = silence.try_recv() {
+            while let Some(passenger) = left_behind.take().or_else(|| waiting.try_recv().ok()) {
+                let _ = passenger.answer.send(Err(QueueError::clone(&error)));
+            }
+        }
         let first = match left_behind.take() {
             Some(first) => first,
             None => match waiting.recv().await {
@@ -118,9 +131,11 @@ async fn carry(shard: Arc<Shard>, mut waiting: mpsc::UnboundedReceiver<Passenger
             },
         };
         let aboard = board(first, &mut waiting, &mut left_behind);
-        let shard = shard.clone();
+        let (shard, silences) = (shard.clone(), silences.clone());
         calls.spawn(async move {
-            travel(&shard, aboard).await;
+            if let Some(error) = travel(&shard, aboard).await {
+                let _ = silences.send(error);
+            }
             drop(place);
         });
         while calls.try_join_next().is_some() {}
@@ -159,34 +174,40 @@ fn board(
     aboard
 }
 
-async fn travel(shard: &Shard, aboard: Vec<Passenger>) {
+/// Sends a call and tells everybody aboard what came of it; gives the error when it had no answer
+/// in time.
+async fn travel(shard: &Shard, aboard: Vec<Passenger>) -> Option<QueueError> {
     let requests: Vec<&Request> = aboard.iter().map(|passenger| &passenger.request).collect();
     match call(shard, &requests).await {
         Ok(answers) => {
             for (passenger, answer) in aboard.into_iter().zip(answers) {
                 let _ = passenger.answer.send(Ok(answer));
             }
+            None
         }
         // What is wrong with one must not be the fault of all: each goes by itself. What was
         // carried out already is answered again.
-        Err(QueueError::Protocol { .. }) if aboard.len() > 1 => {
+        Err(error) if !error.is_passing() && aboard.len() > 1 => {
             for Passenger { request, answer } in aboard {
-                let alone = call(shard, &[&request]).await;
+                let alone = call(shard, &[&request]).await.map_err(|error| shard.explain(&error));
                 let _ = answer.send(alone.and_then(|answers| {
                     answers.into_iter().next().ok_or_else(QueueError::no_reply)
                 }));
             }
+            None
         }
         Err(error) => {
+            let explained = shard.explain(&error);
             for passenger in aboard {
-                let _ = passenger.answer.send(Err(error.clone()));
+                let _ = passenger.answer.send(Err(explained.clone()));
             }
+            error.is_silence().then_some(explained)
         }
     }
 }
 
 /// One call for all requests; an answer for each.
-async fn call(shard: &Shard, requests: &[&Request]) -> Result<Vec<Answer>, QueueError> {
+async fn call(shard: &Shard, requests: &[&Request]) -> Result<Vec<Answer>, DecodeError> {
     let arguments: Vec<&[u8]> =
         requests.iter().flat_map(|request| request.arguments.iter().map(Vec::as_slice)).collect();
     let must_last = requests.iter().any(|request| request.must_last);
@@ -195,14 +216,10 @@ async fn call(shard: &Shard, requests: &[&Request]) -> Result<Vec<Answer>, Queue
         may_repeat: requests.iter().all(|request| request.lease.is_none()),
         mark_key: shard.mark.as_deref().filter(|_| must_last),
     };
-    let value: Value = shard
-        .link
-        .call_function(Function::Exchange, &shard.keys, &arguments, delivery)
-        .await
-        .map_err(|error| error.to_queue_error())?;
-    divide(value, requests).map_err(|error| QueueError::Protocol {
-        problem: format!("{}: {error}", shard.link.name()),
-    })
+    let link = &shard.link;
+    let value: Value =
+        link.call_function(Function::Exchange, &shard.keys, &arguments, delivery).await?;
+    divide(value, requests)
 }
 
 /// Divides the answer of a call among its requests: first come the replies of all of them, then
@@ -227,7 +244,7 @@ fn take(values: &mut IntoIter<Value>, count: usize) -> Result<Vec<Value>, Decode
     if taken.len() < count { Err(decode::too_short()) } else { Ok(taken) }
 }
 
-/// The values of a lease, as [`decode::lease`] reads them.
+/// The values of a lease: its head and its grants.
 fn take_lease(values: &mut IntoIter<Value>, is_there: bool) -> Result<Vec<Value>, DecodeError> {
     if !is_there {
         return Ok(Vec::new());

@@ -277,3 +277,25 @@ async fn repeated_write_is_acknowledged_only_by_a_replica_of_redis() {
 async fn repeated_write_is_acknowledged_only_by_a_replica_of_valkey() {
     repeated_write_is_acknowledged_only_by_a_replica(Redis::options().valkey()).await;
 }
+
+#[tokio::test]
+async fn server_that_hangs_holds_up_many_workers_no_longer_than_one() {
+    let redis = require!(Redis::start().await);
+    let queue = connect(options(&redis.url(), 1)).await.expect("connects");
+    redis.pause().expect("pauses");
+    let lease_all = async || {
+        let began = Instant::now();
+        let leases = (0..1000).map(|number| {
+            let (queue, holder) = (queue.clone(), holder(&format!("w{number}")));
+            async move { queue.lease(&holder, 1, LONG, Default::default()).await.is_err() }
+        });
+        let failed = futures::future::join_all(leases).await;
+        assert!(failed.into_iter().all(|failed| failed));
+        began.elapsed()
+    };
+    // Its time limit, twice: for those under way and for those that came while they failed.
+    let waited = lease_all().await;
+    assert!(waited < Duration::from_secs(6), "a thousand workers waited for {waited:?}");
+    redis.resume().expect("resumes");
+    shard_works(&queue, "later").await;
+}

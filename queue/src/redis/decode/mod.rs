@@ -14,6 +14,7 @@ pub(super) use work::{GRANT_VALUES, LEASE_HEAD, count_of_grants, specs};
 
 use super::link::LinkError;
 use super::together::Answer;
+use crate::client::QueueError;
 use crate::command::Command;
 use crate::reply::{Reply, WriteReply};
 
@@ -24,6 +25,26 @@ pub(super) enum DecodeError {
     Link(#[from] LinkError),
     #[error("{0}")]
     Shape(String),
+}
+
+impl DecodeError {
+    /// What to tell the caller of the queue at `redis`.
+    pub fn to_queue_error(&self, redis: &str) -> QueueError {
+        match self {
+            Self::Link(error) => error.to_queue_error(),
+            Self::Shape(problem) => QueueError::Protocol { problem: format!("{redis}: {problem}") },
+        }
+    }
+
+    /// Whether the same call may succeed later without anybody changing anything.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Link(error) if error.is_passing())
+    }
+
+    /// Whether there was no answer in time.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::Link(error) if error.is_silence())
+    }
 }
 
 fn shape(problem: impl ToString) -> DecodeError {

@@ -111,6 +111,11 @@ impl LinkError {
         }
     }
 
+    /// Whether there was no answer in time.
+    pub fn is_silence(&self) -> bool {
+        matches!(self.kind, LinkErrorKind::Silent)
+    }
+
     /// What to tell the caller of the queue.
     pub fn to_queue_error(&self) -> QueueError {
         let (what, problem) = (self.server.clone(), self.problem.clone());
