@@ -2,9 +2,9 @@
 //!
 //! | case | who | before the clock starts | handed back |
 //! |---|---|---|---|
-//! | one node | one holder, 512 units | 8,000 tokens of each are stored | tails of 1 to 256 tokens |
+//! | one node | one holder, 512 units | 8,000 tokens of each are stored | tails of 1 to 256 |
 //! | all in the tail | the same | nothing is stored | all 8,000 tokens |
-//! | 125 nodes | 125 clients, 64 units each | as the first, if there is memory for it | as the first |
+//! | 125 nodes | 125 clients, 64 units each | as the first, if memory allows | as the first |
 //!
 //! A node hands all its units back by one call of [`WorkQueue::write`], which makes as few calls of
 //! Redis of it as 4 MiB and 1,000 units a call allow. The time ends with the last acknowledgement;

@@ -167,8 +167,8 @@ fn shards(advice: &Advice, fleet: &FleetArgs) -> Vec<String> {
             shards = advice.shards,
         )
     };
-    let why = "Shards on one server only spread the keys: its one thread serves them all, and calls \
-               get smaller. In a Cluster of m masters they do up to m times as much.";
+    let why = "Shards on one server only spread the keys: its one thread serves them all, and \
+               calls get smaller. In a Cluster of m masters they do up to m times as much.";
     [vec!["shards".to_owned()], paragraph(&[&calls, &needs, why])].concat()
 }
 

@@ -105,7 +105,8 @@ pub fn step() -> impl Strategy<Value = Step> {
               prop_oneof![6 => Just(0_u32), 1 => 1..3_u32], 0..4_u32, 0..4_u64, 0..8_u8).prop_map(
             |(leases_next, leases_again, grant, wrong_holder, offset_error, count, version, then)| {
                 Step::Write {
-                    leases_next, leases_again, grant, wrong_holder, offset_error, count, version, then
+                    leases_next, leases_again, grant, wrong_holder, offset_error, count, version,
+                    then
                 }
             }
         ),

@@ -2,10 +2,14 @@
 
 use super::world::WHOLE;
 
-/// Changes one number of a record: KEYS hash, ARGV field, index, by how much.
-pub const CHANGE_NUMBER: &str = "local r = cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1])) \
-     r[tonumber(ARGV[2])] = r[tonumber(ARGV[2])] + tonumber(ARGV[3]) \
-     redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(r))";
+/// Changes one small number of a record: KEYS hash, ARGV field, which, by how much.
+pub const CHANGE_NUMBER: &str = "local bytes, at = redis.call('HGET', KEYS[1], ARGV[1]), nil \
+     if ARGV[2] == 'tokens' then \
+       at = select(7, struct.unpack('>BBI7I2c0I6I2c0', bytes)) + 9 \
+     else at = ({ ended = 14, done = 16 })[ARGV[2]] end \
+     local byte = string.char(string.byte(bytes, at) + tonumber(ARGV[3])) \
+     bytes = string.sub(bytes, 1, at - 1) .. byte .. string.sub(bytes, at + 1) \
+     redis.call('HSET', KEYS[1], ARGV[1], bytes)";
 
 /// Deletes the last entry of a stream.
 pub const DROP_LAST: &str = "local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1) \
@@ -177,12 +181,12 @@ pub const DAMAGES: &[Damage] = &[
     ),
     harmless(
         "counts-of-a-group",
-        &["CHANGE :groups partly 4 1", "CHANGE :groups sealed 5 -1"],
+        &["CHANGE :groups partly ended 1", "CHANGE :groups sealed done -1"],
         &[("partly", "counts its slots wrongly"), ("sealed", "counts its slots wrongly")],
     ),
     harmless(
         "counts-of-a-unit",
-        &["CHANGE :units mixed.0000 8 2"],
+        &["CHANGE :units mixed.0000 tokens 2"],
         &[("mixed.0000", "counts its tokens wrongly")],
     ),
     harmless(
