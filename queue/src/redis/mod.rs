@@ -77,8 +77,6 @@ pub struct RedisPort {
     options: RedisOptions,
     link: Link,
     layout: Layout,
-    /// Whether writes wait for a replica (durability safe with replicas).
-    waits_for_replica: bool,
     /// By shard.
     exchanges: Vec<Exchanges>,
     changed: Arc<Notify>,
@@ -110,23 +108,13 @@ impl RedisPort {
         tasks.spawn(link.clone().listen(channel.clone(), changed.clone()));
         tasks.spawn(publish_hints(link.clone(), channel, is_hint_wanted.clone()));
         tasks.spawn(setup::watch_memory(link.clone()));
-        let waits_for_replica = facts.waits_for_replica;
         let exchanges = (0..layout.shard_count).map(|shard| {
-            let mark = waits_for_replica.then(|| keys::mark(&options.run, shard));
+            let mark = facts.waits_for_replica.then(|| keys::mark(&options.run, shard));
             let keys = keys::of_shard(&options.run, shard);
             Exchanges::begin(Shard { link: link.clone(), keys, mark }, &mut tasks)
         });
         let exchanges = exchanges.collect();
-        Ok(Self {
-            options,
-            link,
-            layout,
-            waits_for_replica,
-            exchanges,
-            changed,
-            is_hint_wanted,
-            _tasks: tasks,
-        })
+        Ok(Self { options, link, layout, exchanges, changed, is_hint_wanted, _tasks: tasks })
     }
 
     /// The run.
@@ -188,7 +176,8 @@ impl QueuePort for RedisPort {
     }
 
     async fn call(&self, shard: u16, mut command: Command) -> Result<Reply, QueueError> {
-        let keys = keys::of_shard(&self.options.run, shard);
+        let exchanges = &self.exchanges[usize::from(shard)];
+        let keys = &exchanges.shard.keys;
         if self.link.is_memory_short(&keys[0]) {
             match &mut command {
                 Command::Enqueue(_) | Command::Retry { .. } => {
@@ -205,19 +194,15 @@ impl QueuePort for RedisPort {
         let mut fetch = decode::ChunkFetch::new(self.link.clone(), chunks_key);
         if call.function == Function::Exchange {
             let request = Request::of(&command, call.arguments, call.must_last);
-            let answer = self.exchanges[usize::from(shard)].ask(request).await?;
+            let answer = exchanges.ask(request).await?;
             let reply = decode::exchanged(&command, answer, &mut fetch).await;
-            return reply.map_err(|error| error.to_queue_error(self.link.name()));
+            return reply.map_err(|error| exchanges.shard.explain(&error));
         }
-        let mark = keys::mark(&self.options.run, shard);
-        let delivery = Delivery {
-            may_repeat: true,
-            mark_key: (self.waits_for_replica && call.must_last).then_some(&mark),
-        };
+        let delivery = exchanges.shard.delivery(true, call.must_last);
         let reply: redis::Value =
-            self.deliver(call.function, &keys, &call.arguments, delivery).await?;
+            self.deliver(call.function, keys, &call.arguments, delivery).await?;
         let reply = decode::reply(&command, reply, &mut fetch).await;
-        reply.map_err(|error| error.to_queue_error(self.link.name()))
+        reply.map_err(|error| exchanges.shard.explain(&error))
     }
 
     async fn control(&self, command: ControlCommand) -> Result<ControlReply, QueueError> {

@@ -81,21 +81,30 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    fn explain(&self, error: &DecodeError) -> QueueError {
+    /// How to deliver a call to it.
+    pub fn delivery(&self, may_repeat: bool, must_last: bool) -> Delivery<'_> {
+        Delivery { may_repeat, mark_key: self.mark.as_deref().filter(|_| must_last) }
+    }
+
+    /// What to tell the caller of the queue.
+    pub fn explain(&self, error: &DecodeError) -> QueueError {
         error.to_queue_error(self.link.name())
     }
 }
 
-/// The way of one shard's requests; ends with its [`Exchanges`].
-#[derive(Clone)]
-pub(super) struct Exchanges(mpsc::UnboundedSender<Passenger>);
+/// A shard, and the way of the requests to it.
+pub(super) struct Exchanges {
+    pub shard: Arc<Shard>,
+    waiting: mpsc::UnboundedSender<Passenger>,
+}
 
 impl Exchanges {
     /// Begins to carry requests to a shard, as a task of `tasks`.
     pub fn begin(shard: Shard, tasks: &mut JoinSet<()>) -> Self {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        tasks.spawn(carry(Arc::new(shard), receiver));
-        Self(sender)
+        let (waiting, boarding) = mpsc::unbounded_channel();
+        let shard = Arc::new(shard);
+        tasks.spawn(carry(shard.clone(), boarding));
+        Self { shard, waiting }
     }
 
     /// Sends a request, alone or with others.
@@ -105,7 +114,7 @@ impl Exchanges {
     pub async fn ask(&self, request: Request) -> Result<Answer, QueueError> {
         let (answer, answered) = oneshot::channel();
         // Where the task has ended, so has the client.
-        let _ = self.0.send(Passenger { request, answer });
+        let _ = self.waiting.send(Passenger { request, answer });
         answered.await.unwrap_or_else(|_| Err(QueueError::no_reply()))
     }
 }
@@ -211,12 +220,9 @@ async fn call(shard: &Shard, requests: &[&Request]) -> Result<Vec<Answer>, Decod
     let arguments: Vec<&[u8]> =
         requests.iter().flat_map(|request| request.arguments.iter().map(Vec::as_slice)).collect();
     let must_last = requests.iter().any(|request| request.must_last);
-    let delivery = Delivery {
-        // What grants is not sent again from here: its holder may have closed its gate meanwhile.
-        may_repeat: requests.iter().all(|request| request.lease.is_none()),
-        mark_key: shard.mark.as_deref().filter(|_| must_last),
-    };
-    let link = &shard.link;
+    // What grants is not sent again from here: its holder may have closed its gate meanwhile.
+    let may_repeat = requests.iter().all(|request| request.lease.is_none());
+    let (link, delivery) = (&shard.link, shard.delivery(may_repeat, must_last));
     let value: Value =
         link.call_function(Function::Exchange, &shard.keys, &arguments, delivery).await?;
     divide(value, requests)

@@ -16,6 +16,7 @@ use ebbtide_queue::control::VersionRecord;
 use ebbtide_queue::memory::{DEFAULT_DEDUP_WINDOW, ShardSettings};
 use ebbtide_queue::redis::{Durability, Layout, RedisOptions, RedisPort};
 use ebbtide_queue::reply::{Grant, TakenGroup, WriteReply};
+use ebbtide_queue::state::UnitSnapshot;
 use ebbtide_queue::status::ShardStatus;
 
 /// Long enough never to run out within a test.
@@ -180,16 +181,19 @@ impl World {
 
     /// I8: every slot is counted once, at every instant.
     pub async fn assert_conserved(&self) {
-        let status = self.status().await;
-        let units = self.queue.scan().await.expect("scan");
-        let in_system = units.iter().filter(|unit| !unit.state.is_final()).count() as u64;
-        let ended = status.completed + status.dead + status.expired + status.cancelled;
-        assert_eq!(status.enqueued, ended + in_system, "{status:?}");
-        assert_eq!(status.in_system(), in_system, "{status:?}");
-        let held: u64 = units.iter().filter(|u| !u.is_sealed).map(|u| u64::from(u.tokens)).sum();
-        assert_eq!(status.tokens.in_system(), held, "{status:?}");
+        assert_sums_hold(&self.status().await, &self.queue.scan().await.expect("scan"));
         assert_eq!(self.queue.audit(false).await.expect("audit"), []);
     }
+}
+
+/// Every slot and every token of these units is counted once.
+pub fn assert_sums_hold(status: &ShardStatus, units: &[UnitSnapshot]) {
+    let in_system = units.iter().filter(|unit| !unit.state.is_final()).count() as u64;
+    let ended = status.completed + status.dead + status.expired + status.cancelled;
+    assert_eq!(status.enqueued, ended + in_system, "{status:?}");
+    assert_eq!(status.in_system(), in_system, "{status:?}");
+    let held: u64 = units.iter().filter(|u| !u.is_sealed).map(|u| u64::from(u.tokens)).sum();
+    assert_eq!(status.tokens.in_system(), held, "{status:?}");
 }
 
 pub fn layout(shard_count: u16) -> Layout {

@@ -16,7 +16,7 @@ use tokio::sync::{RwLock, Semaphore};
 use tokio::task::JoinSet;
 
 use super::ledger::{Counts, Ledger, Losses};
-use crate::worlds::{group, holder, stop, tokens};
+use crate::worlds::{assert_sums_hold, group, holder, stop, tokens};
 
 /// Tokens of every finished response: two from the first call, two from the last.
 pub const WHOLE: u32 = 4;
@@ -97,12 +97,7 @@ impl Load {
         let status = until("a status", LIMIT, || async { queue.status().await.complete().ok() });
         let status = ShardStatus::sum(status.await.unwrap());
         let units = until("all units", LIMIT, || async { queue.scan().await.ok() }).await.unwrap();
-        let in_system = units.iter().filter(|unit| !unit.state.is_final()).count() as u64;
-        let ended = status.completed + status.dead + status.expired + status.cancelled;
-        assert_eq!(status.enqueued, ended + in_system, "{status:?}");
-        assert_eq!(status.in_system(), in_system, "{status:?}");
-        let held: u64 = units.iter().filter(|u| !u.is_sealed).map(|u| u64::from(u.tokens)).sum();
-        assert_eq!(status.tokens.in_system(), held, "{status:?}");
+        assert_sums_hold(&status, &units);
         let findings = until("an audit", LIMIT, || async { queue.audit(false).await.ok() });
         assert_eq!(findings.await.unwrap(), []);
         let lost = self.parties.ledger().compare(&units);

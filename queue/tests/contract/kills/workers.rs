@@ -9,7 +9,6 @@ use ebbtide_harness::{Program, Redis, require, until};
 use ebbtide_queue::command::Then;
 use ebbtide_queue::redis::{Layout, RedisOptions};
 use ebbtide_queue::reply::{TakenGroup, WriteReply};
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::load::{WHOLE, stored};
@@ -99,22 +98,24 @@ impl Story {
     }
 }
 
+/// What becomes of the story at each boundary of the script, all at the same time.
+async fn at_each_boundary<T>(redis: &Redis, end: impl AsyncFn(u32, Story) -> T) -> Vec<T> {
+    let stories =
+        (0..=CALLS).map(async |calls| end(calls, Story::begin(redis.url(), calls).await).await);
+    futures::future::join_all(stories).await
+}
+
 #[tokio::test]
 async fn worker_killed_between_any_two_calls_loses_nothing_and_publishes_nothing_twice() {
     let redis = require!(Redis::start().await);
-    let mut stories = JoinSet::new();
-    for calls in 0..=CALLS {
-        let url = redis.url();
-        stories.spawn(async move {
-            let mut story = Story::begin(url, calls).await;
-            story.worker.kill();
-            let waited = story.others_finish().await;
-            assert!(waited <= LEASE + GRACE, "after {calls} calls: {waited:?}");
-            story.is_published_once_without_late_tokens().await;
-            waited
-        });
-    }
-    let waited = stories.join_all().await;
+    let waited = at_each_boundary(&redis, async |calls, mut story| {
+        story.worker.kill();
+        let waited = story.others_finish().await;
+        assert!(waited <= LEASE + GRACE, "after {calls} calls: {waited:?}");
+        story.is_published_once_without_late_tokens().await;
+        waited
+    })
+    .await;
     let longest = waited.iter().max().unwrap();
     println!("{} workers killed; the longest wait for a unit of theirs: {longest:?}", waited.len());
 }
@@ -122,25 +123,20 @@ async fn worker_killed_between_any_two_calls_loses_nothing_and_publishes_nothing
 #[tokio::test]
 async fn worker_stopped_between_any_two_calls_for_longer_than_its_lease_writes_nothing_more() {
     let redis = require!(Redis::start().await);
-    let mut stories = JoinSet::new();
-    for calls in 0..=CALLS {
-        let url = redis.url();
-        stories.spawn(async move {
-            let mut story = Story::begin(url, calls).await;
-            story.worker.pause().expect("stops");
-            story.others_finish().await;
-            let before = story.accepted();
-            std::fs::write(&story.go_on, "").expect("tells it to go on");
-            story.worker.resume().expect("goes on");
-            story.worker.logged("done;", LIMIT).await.expect("tries the rest of its script");
-            assert_eq!(story.accepted(), before, "a late write was accepted after {calls} calls");
-            std::fs::remove_file(&story.go_on).expect("is there");
-            story.is_published_once_without_late_tokens().await;
-            story.worker.log().matches("Fenced").count()
-                + story.worker.log().matches("Already").count()
-        });
-    }
-    let refused: usize = stories.join_all().await.into_iter().sum();
+    let refused = at_each_boundary(&redis, async |calls, mut story| {
+        story.worker.pause().expect("stops");
+        story.others_finish().await;
+        let before = story.accepted();
+        std::fs::write(&story.go_on, "").expect("tells it to go on");
+        story.worker.resume().expect("goes on");
+        story.worker.logged("done;", LIMIT).await.expect("tries the rest of its script");
+        assert_eq!(story.accepted(), before, "a late write was accepted after {calls} calls");
+        std::fs::remove_file(&story.go_on).expect("is there");
+        story.is_published_once_without_late_tokens().await;
+        story.worker.log().matches("Fenced").count() + story.worker.log().matches("Already").count()
+    })
+    .await;
+    let refused: usize = refused.into_iter().sum();
     println!("{} workers stopped and continued; {refused} late writes refused", CALLS + 1);
     assert!(refused > 0);
 }
