@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Args;
 use ebbtide_agent::engine::{Engine, VllmEngine};
+use ebbtide_agent::kubernetes::{KubePods, NoPods, NodePods};
 use ebbtide_agent::marks::{KubeMarks, NoMarks, NodeMarks};
 use ebbtide_agent::{AgentConfig, ImdsClient, Outside, QueueAccess, agent_holder};
 use ebbtide_core::ids::{NodeName, ReplicaId, RunId};
@@ -24,7 +25,8 @@ Example:
     --redis redis://10.0.0.5:6379 --engine http://127.0.0.1:8000
 
 On a notice the agent stops leasing, lets finish what can, hands everything else back with its
-tokens, and cordons and taints its node. SIGTERM hands everything back and marks nothing.";
+tokens, cordons and taints its node, and evicts its pods, those that hold work last. SIGTERM hands
+everything back, marks nothing and evicts nothing.";
 
 /// What `ebbtide agent` is told; each flag has a variable beside it.
 #[derive(Debug, Args)]
@@ -67,7 +69,7 @@ pub struct AgentArgs {
         default_value = "http://169.254.169.254"
     )]
     imds: String,
-    /// Run without Kubernetes: no cordon, taint or events
+    /// Run without Kubernetes: no cordon, taint, condition, events or evictions
     #[arg(long)]
     no_kubernetes: bool,
     /// How log lines look
@@ -103,21 +105,24 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     let engine = |url: &String| -> anyhow::Result<Arc<dyn Engine>> {
         Ok(Arc::new(VllmEngine::new(url).with_context(|| format!("--engine {url}"))?))
     };
+    let (marks, pods) = kubernetes(args.no_kubernetes).await?;
     let outside = Outside {
         imds: Some(ImdsClient::new(&args.imds).with_context(|| format!("--imds {}", args.imds))?),
         engines: args.engines.iter().map(engine).collect::<anyhow::Result<_>>()?,
-        marks: node_marks(args.no_kubernetes).await?,
+        marks,
+        pods,
         ..Outside::new(QueueAccess::redis(setup::redis_options(&args.redis, &policy)))
     };
     ebbtide_agent::run(config, outside, setup::stop_on_signal()?).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn node_marks(no_kubernetes: bool) -> anyhow::Result<Arc<dyn NodeMarks>> {
-    if no_kubernetes {
-        return Ok(Arc::new(NoMarks));
+async fn kubernetes(is_off: bool) -> anyhow::Result<(Arc<dyn NodeMarks>, Arc<dyn NodePods>)> {
+    if is_off {
+        return Ok((Arc::new(NoMarks), Arc::new(NoPods)));
     }
-    Ok(Arc::new(KubeMarks::new(setup::kube_client().await?)))
+    let client = setup::kube_client().await?;
+    Ok((Arc::new(KubeMarks::new(client.clone())), Arc::new(KubePods::new(client))))
 }
 
 /// The boot id without its dashes' risk: it is a plain name already.

@@ -25,6 +25,8 @@ pub fn apply(policy: &FleetPolicy, config: &mut AgentConfig) {
             RebalanceAction::Ignore => RebalanceResponse::Ignore,
         },
         rebalance_ttl: policy.drain.rebalance_ttl,
+        grace: policy.drain.grace,
+        ..DrainTerms::default()
     };
     config.concurrency_per_engine = policy.rollout.concurrency_per_replica as usize;
 }

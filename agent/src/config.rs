@@ -10,6 +10,8 @@ use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{Holder, IdError, NodeName, ReplicaId, RunId};
 use ebbtide_queue::command::ProgressLimits;
 
+pub use crate::eviction::OnBlockedEviction;
+
 /// Longest time after SIGTERM until the process is gone (contract, section 4).
 pub const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 
@@ -130,6 +132,13 @@ pub struct DrainTerms {
     pub rebalance: RebalanceResponse,
     /// How long a rebalance recommendation counts when nothing follows. Default 15 min.
     pub rebalance_ttl: Duration,
+    /// All pods go from this long before the deadline on, the engines' too. At most the reserve.
+    /// Default 5 s.
+    pub grace: Duration,
+    /// Whether pods are evicted at all; otherwise the node is only marked. Default: they are.
+    pub evict: bool,
+    /// What becomes of pods that a disruption budget keeps until then. Default: they are deleted.
+    pub on_blocked_eviction: OnBlockedEviction,
 }
 
 impl Default for DrainTerms {
@@ -140,6 +149,9 @@ impl Default for DrainTerms {
             asg_deadline: Duration::from_secs(120),
             rebalance: RebalanceResponse::StopLeases,
             rebalance_ttl: Duration::from_secs(900),
+            grace: Duration::from_secs(5),
+            evict: true,
+            on_blocked_eviction: OnBlockedEviction::Delete,
         }
     }
 }

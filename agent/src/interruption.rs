@@ -7,9 +7,12 @@
 //! lanes of their own: nothing here waits for either, and neither waits for the other.
 
 mod drain;
+mod evictions;
+mod foreign;
 mod key;
 mod node;
 mod notices;
+mod upkeep;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,12 +29,15 @@ use tokio_util::sync::CancellationToken;
 
 pub use drain::DrainReport;
 
+use crate::eviction::{EvictionTerms, Holdings, Situation};
 use crate::gate::ClosedFor;
 use crate::imds::Sighting;
+use crate::kubernetes::{NodePods, NodeSight, membership_of};
 use crate::marks::{MarkError, NodeMarks};
 use crate::pulse::Loop;
 use crate::shared::{DrainStanding, Shared};
 use drain::{RunningDrain, Want};
+use evictions::{Evicted, Evictions};
 use key::DrainKey;
 use node::NodeLane;
 use notices::{News, Notices};
@@ -56,7 +62,14 @@ pub(crate) struct SeenView {
 pub(crate) struct Inputs {
     pub(crate) sightings: mpsc::Receiver<Sighting>,
     pub(crate) views: watch::Receiver<Option<SeenView>>,
+    pub(crate) sights: watch::Receiver<NodeSight>,
     pub(crate) shutdown: CancellationToken,
+}
+
+/// What the Kubernetes lane acts through.
+pub(crate) struct Kubernetes {
+    pub(crate) marks: Arc<dyn NodeMarks>,
+    pub(crate) pods: Arc<dyn NodePods>,
 }
 
 /// Everything that can happen.
@@ -73,8 +86,12 @@ enum Event {
     Due,
     /// The drain key was written, or not.
     KeyWritten(key::Call, Result<Option<DrainRecord>, QueueError>),
+    /// The node or its pods have changed.
+    NodeSeen(NodeSight),
     /// The node was marked or cleared, or not.
-    NodeMarked(Option<&'static str>, Result<(), MarkError>),
+    NodeMarked(node::Part, Option<&'static str>, Result<(), MarkError>),
+    /// A pod was made to leave, or not.
+    Evicted(Evicted),
     /// An operator was told, or not.
     Told,
 }
@@ -83,9 +100,10 @@ enum Event {
 type Lanes = FuturesUnordered<BoxFuture<'static, Event>>;
 
 /// Runs until the process may end: everything is handed back, or its time is over.
-pub(crate) async fn run(shared: Arc<Shared>, marks: Arc<dyn NodeMarks>, mut inputs: Inputs) {
-    let mut flow = Flow::new(shared.clone(), marks);
+pub(crate) async fn run(shared: Arc<Shared>, kubernetes: Kubernetes, mut inputs: Inputs) {
+    let mut flow = Flow::new(shared.clone(), kubernetes);
     let mut changes = shared.desk.subscribe();
+    let mut holds = shared.evictions_held_until.subscribe();
     loop {
         shared.pulses.beat(Loop::Interruption, Instant::now());
         let due = flow.next_due(Instant::now());
@@ -97,7 +115,11 @@ pub(crate) async fn run(shared: Arc<Shared>, marks: Arc<dyn NodeMarks>, mut inpu
                 Some(view) => Event::Viewed(view),
                 None => continue,
             },
+            Ok(()) = inputs.sights.changed() => {
+                Event::NodeSeen(inputs.sights.borrow_and_update().clone())
+            }
             Some(event) = flow.lanes.next() => event,
+            Ok(()) = holds.changed() => Event::Due,
             Ok(()) = changes.changed() => Event::HoldingsChanged,
             () = sleep_until(due) => Event::Due,
         };
@@ -116,6 +138,9 @@ struct Flow {
     notices: Notices,
     key: DrainKey,
     node: NodeLane,
+    evictions: Evictions,
+    /// The node and its pods, as last seen.
+    sight: NodeSight,
     drain: Option<RunningDrain>,
     /// When the process ends at the latest, once it is to end.
     ending_by: Option<Instant>,
@@ -123,8 +148,12 @@ struct Flow {
 }
 
 impl Flow {
-    fn new(shared: Arc<Shared>, marks: Arc<dyn NodeMarks>) -> Self {
+    fn new(shared: Arc<Shared>, kubernetes: Kubernetes) -> Self {
+        let Kubernetes { marks, pods } = kubernetes;
+        let terms = eviction_terms(&shared);
         Self {
+            evictions: Evictions::new(pods, terms, shared.metrics.evictions.clone()),
+            sight: NodeSight::default(),
             notices: Notices::new(shared.config.drain),
             key: DrainKey::new(&shared.config),
             node: NodeLane::new(marks, shared.config.node().clone()),
@@ -140,19 +169,21 @@ impl Flow {
         match event {
             Event::Sighted(sighting) => {
                 let news = self.notices.see(sighting);
-                self.tell_news(news, sighting);
+                self.tell_news(news, self.notices.lead_of(sighting.source));
             }
+            Event::NodeSeen(sight) => self.see_node(sight, now),
+            Event::Evicted(evicted) => self.evictions.take_answer(evicted, now),
             Event::Viewed(seen) => self.key.take_view(&seen),
             Event::ShutDown => {
                 tracing::info!("shutting down, everything held is handed back");
                 self.ending_by = Some(now + (crate::config::SHUTDOWN_LIMIT - EXIT_RESERVE));
             }
             Event::KeyWritten(call, answer) => self.key.take_answer(call, answer, now),
-            Event::NodeMarked(reason, answer) => {
+            Event::NodeMarked(part, reason, answer) => {
                 if answer.is_err() {
                     self.shared.metrics.node_mark_failures.inc();
                 }
-                self.node.take_answer(reason, &answer, now);
+                self.node.take_answer(part, reason, &answer, now);
             }
             Event::HoldingsChanged | Event::Due | Event::Told => {}
         }
@@ -160,17 +191,85 @@ impl Flow {
 
     /// Brings everything to where it should be, in this order.
     fn steer(&mut self, now: Instant) {
-        let want = self.wanted(now);
+        let want = self.wanted_after_all(now);
         self.steer_gate(want, now);
         self.steer_drain(want, now);
         self.hand_back(now);
         self.note_drained(now);
-        self.publish(now);
         self.key.steer(&self.notices, self.drain.as_ref(), &self.shared, &self.lanes, now);
         if self.ending_by.is_none() {
             let reason = self.drain.as_ref().and_then(|drain| drain.mark());
             self.node.steer(reason, self.key.is_known(), &self.lanes, now);
+            self.steer_evictions(now);
         }
+        self.publish(now);
+    }
+
+    /// As [`Self::wanted`]. When nothing else is wanted any more, engine pods that a drain of ours
+    /// has made to leave count like those of others: they are gone for work all the same.
+    fn wanted_after_all(&mut self, now: Instant) -> Option<Want> {
+        let want = self.wanted(now);
+        if want.is_some() || self.drain.is_none() {
+            return want;
+        }
+        self.evictions.forget();
+        self.judge_sight(now);
+        self.wanted(now)
+    }
+
+    /// What others do to the node and its pods; a drain of theirs empties it as well.
+    fn see_node(&mut self, sight: NodeSight, now: Instant) {
+        let failures = sight.failures.saturating_sub(self.sight.failures);
+        self.shared.metrics.node_watch_failures.inc_by(failures);
+        let membership = sight.pods.as_ref().and_then(|pods| membership_of(pods));
+        self.shared.membership.send_if_modified(|known| {
+            let is_new = *known != membership;
+            *known = membership;
+            is_new
+        });
+        self.sight = sight;
+        self.judge_sight(now);
+    }
+
+    fn judge_sight(&mut self, now: Instant) {
+        let is_own = |pod: &_| self.evictions.has_asked(pod);
+        let wall = (self.shared.wall_clock)();
+        for news in self.notices.see_node(&self.sight, is_own, wall, now) {
+            self.tell_news(news, None);
+        }
+    }
+
+    /// Makes the pods of a node leave that is about to go.
+    fn steer_evictions(&mut self, now: Instant) {
+        let drain = self.drain.as_ref().filter(|drain| self.evicts_for(drain));
+        let nothing_tried = std::collections::BTreeMap::new();
+        let situation = drain.zip(self.sight.pods.as_ref()).map(|(drain, pods)| Situation {
+            pods,
+            tried: &nothing_tried,
+            holdings: self.holdings(),
+            is_cordoned: self.node.is_marked(),
+            held_until: *self.shared.evictions_held_until.borrow(),
+            begun: drain.begun(),
+            deadline: drain.deadline(),
+        });
+        for event in self.evictions.steer(situation, &self.lanes, now) {
+            self.node.tell(event, &self.lanes);
+        }
+    }
+
+    fn evicts_for(&self, drain: &RunningDrain) -> bool {
+        self.shared.config.drain.evict && drain.evicts()
+    }
+
+    /// Pods that are still to leave the node, if that is known.
+    fn pods_left(&self, drain: &RunningDrain) -> Option<usize> {
+        if self.evicts_for(drain) { self.evictions.left() } else { Some(0) }
+    }
+
+    /// Who of this node still holds work.
+    fn holdings(&self) -> Holdings {
+        let holds = !self.shared.is_empty();
+        Holdings { has_streams: holds, has_worker_units: holds }
     }
 
     /// The drain that should be under way: for a notice of this node, or as the key says.
@@ -251,6 +350,7 @@ impl Flow {
             cause: drain.cause(),
             deadline: drain.deadline(),
             is_drained: drain.is_drained(),
+            pods_left: self.pods_left(drain),
         });
         self.shared.standing.send_if_modified(|standing| {
             let is_new = standing.notice != notice || standing.drain != drain;
@@ -273,17 +373,16 @@ impl Flow {
         let drain = drain.and_then(RunningDrain::next_due);
         [drain, self.notices.next_expiry(now), self.key.next_due(), self.node.next_due()]
             .into_iter()
-            .chain([self.ending_by])
+            .chain([self.evictions.next_due(), self.ending_by])
             .flatten()
             .fold(now + LOOK_EVERY, Instant::min)
     }
 
-    fn tell_news(&self, news: News, sighting: Sighting) {
+    fn tell_news(&self, news: News, lead: Option<Duration>) {
         match news {
             News::Nothing => {}
             News::Announced(kind) => {
                 self.shared.metrics.notice(kind).inc();
-                let lead = self.notices.lead_of(sighting.source);
                 if let Some(lead) = lead {
                     self.shared.metrics.notice_lead.observe(lead.as_secs_f64());
                 }
@@ -297,6 +396,15 @@ impl Flow {
                 tracing::info!(kind = kind.as_str(), "interruption notice withdrawn");
             }
         }
+    }
+}
+
+fn eviction_terms(shared: &Shared) -> EvictionTerms {
+    let terms = &shared.config.drain;
+    EvictionTerms {
+        grace: terms.grace,
+        reserve: terms.reserve,
+        on_blocked: terms.on_blocked_eviction,
     }
 }
 

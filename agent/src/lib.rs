@@ -11,10 +11,12 @@ mod config;
 mod connect;
 pub mod emulator;
 pub mod engine;
+mod eviction;
 mod gate;
 mod hosting;
 mod imds;
 mod interruption;
+pub mod kubernetes;
 mod ledger;
 pub mod marks;
 mod meeting;
@@ -25,7 +27,8 @@ mod shared;
 
 pub use agent::{Agent, AgentError, AgentHandle, AgentReport, Outside, run};
 pub use config::{
-    AgentConfig, DrainTerms, LeaseTerms, Pace, RebalanceResponse, SHUTDOWN_LIMIT, agent_holder,
+    AgentConfig, DrainTerms, LeaseTerms, OnBlockedEviction, Pace, RebalanceResponse,
+    SHUTDOWN_LIMIT, agent_holder,
 };
 pub use connect::{Connector, QueueAccess, connect_with_retries};
 pub use imds::{ImdsClient, ImdsError};

@@ -16,6 +16,7 @@ use crate::config::AgentConfig;
 use crate::gate::{ClosedFor, LeaseGate};
 use crate::hosting::EngineSlot;
 use crate::interruption::DrainReport;
+use crate::kubernetes::Membership;
 use crate::ledger::{Desk, Leave};
 use crate::metrics::Metrics;
 use crate::pulse::Pulses;
@@ -39,6 +40,12 @@ pub(crate) struct Shared {
     pub(crate) run_version: watch::Sender<PolicyVersion>,
     /// When the queue last answered; none before it did.
     pub(crate) queue_answered_at: watch::Sender<Option<Instant>>,
+    /// The EP group that the node serves, by its engine pod's labels; none while that is unknown
+    /// or there is no such pod.
+    pub(crate) membership: watch::Sender<Option<Membership>>,
+    /// No pod is evicted before this, or before deadline − reserve: something is still to be
+    /// confirmed, such as a trainer's checkpoint.
+    pub(crate) evictions_held_until: watch::Sender<Option<Instant>>,
     /// Why the queue gave no answer, while it gives none.
     pub(crate) queue_trouble: watch::Sender<Option<String>>,
 }
@@ -63,6 +70,9 @@ pub(crate) struct DrainStanding {
     pub(crate) deadline: Instant,
     /// Nothing is held, no stream is open.
     pub(crate) is_drained: bool,
+    /// Pods that are still to leave the node, 0 once the evictions have ended; none while that is
+    /// not known.
+    pub(crate) pods_left: Option<usize>,
 }
 
 /// What IMDS tells about the instance.

@@ -31,16 +31,22 @@ pub enum NoticeKind {
     AsgTermination,
     /// The risk of an interruption has risen; nothing is planned yet.
     Rebalance,
+    /// Another handler (Karpenter, a managed node group) empties the node.
+    Foreign,
+    /// Somebody deletes an engine's pod; the node itself may stay.
+    EngineDeleted,
 }
 
 impl NoticeKind {
     /// All kinds, for metrics with closed label sets.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::SpotTerminate,
         Self::SpotStop,
         Self::SpotHibernate,
         Self::AsgTermination,
         Self::Rebalance,
+        Self::Foreign,
+        Self::EngineDeleted,
     ];
 
     /// The word in records, metrics and logs.
@@ -51,6 +57,8 @@ impl NoticeKind {
             Self::SpotHibernate => "spot_hibernate",
             Self::AsgTermination => "asg_termination",
             Self::Rebalance => "rebalance",
+            Self::Foreign => "foreign",
+            Self::EngineDeleted => "engine_deleted",
         }
     }
 }
@@ -207,7 +215,8 @@ impl InterruptionNotice {
             }
             NoticeKind::SpotHibernate => Some(now),
             NoticeKind::AsgTermination => Some(self.first_seen.plus(asg_deadline)),
-            NoticeKind::Rebalance => None,
+            // Metadata says nothing of other handlers: what they leave is known where they are seen.
+            NoticeKind::Rebalance | NoticeKind::Foreign | NoticeKind::EngineDeleted => None,
         }
     }
 }

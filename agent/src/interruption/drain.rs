@@ -32,16 +32,22 @@ impl Want {
             }
             NoticeKind::AsgTermination => DrainReason::Lifecycle,
             NoticeKind::Rebalance => DrainReason::Rebalance,
+            NoticeKind::Foreign | NoticeKind::EngineDeleted => DrainReason::Foreign,
         };
         Self { reason, kind: Some(kind), deadline }
     }
 
-    /// This drain, together with one that others ask for: the earlier deadline holds, and a notice
-    /// is the stronger reason.
+    /// This drain, together with one that others ask for: the earlier deadline holds, a notice is
+    /// the stronger reason, and a rehearsal is the weaker one. Where others have a reason of their
+    /// own, the end of an engine pod is its consequence.
     pub(super) fn joined_with(self, asked: Self) -> Self {
-        let is_notice = self.reason == DrainReason::Notice;
-        let reason = if is_notice { self.reason } else { asked.reason };
-        Self { reason, deadline: self.deadline.min(asked.deadline), ..self }
+        let is_stronger = self.reason == DrainReason::Notice || asked.reason == DrainReason::Drill;
+        let reason = if is_stronger { self.reason } else { asked.reason };
+        let is_cause = |kind: &NoticeKind| {
+            *kind != NoticeKind::EngineDeleted || reason == DrainReason::Foreign
+        };
+        let kind = self.kind.filter(is_cause);
+        Self { reason, kind, deadline: self.deadline.min(asked.deadline) }
     }
 }
 
@@ -91,7 +97,10 @@ impl RunningDrain {
             "drain begins"
         );
         let is_single = shared.config.replica.as_str() == shared.config.node().as_str();
-        let goes_whole = !matches!(want.reason, DrainReason::Notice | DrainReason::Rebalance);
+        let goes_whole = !matches!(
+            want.reason,
+            DrainReason::Notice | DrainReason::Rebalance | DrainReason::Foreign
+        );
         Self {
             want,
             begun: now,
@@ -131,11 +140,26 @@ impl RunningDrain {
         self.want.kind.map_or(word_of(self.want.reason), NoticeKind::as_str)
     }
 
-    /// What the node is to be marked with, if it is: a rehearsal marks nothing, and of a replica
-    /// only the node that goes is marked.
+    /// What the node is to be marked with, if it is: a rehearsal marks nothing, of a replica only
+    /// the node that goes is marked, and the end of an engine pod is not that of its node.
     pub(super) fn mark(&self) -> Option<&'static str> {
-        let is_marked = self.want.kind.is_some() || self.marks_node;
-        (is_marked && self.want.reason != DrainReason::Drill).then(|| self.reason_word())
+        let is_marked = match self.want.reason {
+            DrainReason::Drill => false,
+            DrainReason::Foreign => self.want.kind == Some(NoticeKind::Foreign),
+            _ => self.want.kind.is_some() || self.marks_node,
+        };
+        is_marked.then(|| self.reason_word())
+    }
+
+    /// Whether the pods of the node are to leave: where it is marked, unless another handler
+    /// empties it, by rules of its own that may be more patient than ours.
+    pub(super) fn evicts(&self) -> bool {
+        self.mark().is_some() && self.want.reason != DrainReason::Foreign
+    }
+
+    /// When it began.
+    pub(super) fn begun(&self) -> Instant {
+        self.begun
     }
 
     /// What an operator is told.

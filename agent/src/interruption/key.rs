@@ -166,7 +166,7 @@ impl DrainKey {
         } else if let Some(seen) = active {
             let is_ours = seen.record.request_id.starts_with(&self.own_prefix);
             let may_cancel = seen.record.state != DrainState::Terminating;
-            if is_ours && may_cancel && notices.is_quiet(now) {
+            if is_ours && may_cancel && notices.is_quiet_for(seen.record.reason, now) {
                 return Some(Call::Report(DrainState::Cancelled));
             }
         }

@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use ebbtide_core::notice::{Announcement, InterruptionNotice, NoticeKind};
 use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::control::DrainReason;
 use tokio::time::Instant;
 
+use super::foreign::ForeignMarks;
 use crate::config::{DrainTerms, RebalanceResponse};
 use crate::imds::{Sighting, Source};
+use crate::kubernetes::{NodeSight, SeenPod};
 
 /// Absences in a row, each a definite answer, after which a notice counts as withdrawn.
 const ABSENCES_NEEDED: u32 = 3;
@@ -24,6 +27,8 @@ pub(super) struct Notices {
     by_source: BTreeMap<Source, Standing>,
     /// Definite absences in a row.
     absences: BTreeMap<Source, u32>,
+    /// What other handlers say.
+    foreign: ForeignMarks,
 }
 
 #[derive(Debug)]
@@ -58,7 +63,19 @@ pub(super) enum News {
 
 impl Notices {
     pub(super) fn new(terms: DrainTerms) -> Self {
-        Self { terms, by_source: BTreeMap::new(), absences: BTreeMap::new() }
+        let foreign = ForeignMarks::new(terms);
+        Self { terms, by_source: BTreeMap::new(), absences: BTreeMap::new(), foreign }
+    }
+
+    /// Takes in what others do to the node and its pods; see [`ForeignMarks::see`].
+    pub(super) fn see_node(
+        &mut self,
+        sight: &NodeSight,
+        is_own: impl Fn(&SeenPod) -> bool,
+        wall: UnixMillis,
+        at: Instant,
+    ) -> Vec<News> {
+        self.foreign.see(sight, is_own, wall, at)
     }
 
     /// Takes in a look at a source.
@@ -110,62 +127,85 @@ impl Notices {
     }
 
     /// Whether it is certain that nothing empties the node: every source says so again and again,
-    /// or carries nothing that counts any more. Before the first looks nothing is certain.
-    pub(super) fn is_quiet(&self, now: Instant) -> bool {
+    /// or carries nothing that counts any more. Before the first looks nothing is certain. Other
+    /// handlers must be known to be quiet as well where one of them was the reason.
+    pub(super) fn is_quiet_for(&self, reason: DrainReason, now: Instant) -> bool {
         let is_absent =
             |source: &Source| self.absences.get(source).is_some_and(|n| *n >= ABSENCES_NEEDED);
         let is_over = |source: &Source| {
             *source == Source::Rebalance
-                && self.by_source.get(source).is_some_and(|standing| !self.is_fresh(standing, now))
+                && self
+                    .by_source
+                    .get(source)
+                    .is_some_and(|standing| !self.is_fresh(standing.first_seen, now))
         };
-        self.emptying(now).is_none() && Source::ALL.iter().all(|s| is_absent(s) || is_over(s))
+        let is_foreign_over = reason != DrainReason::Foreign || self.foreign.is_quiet();
+        self.emptying(now).is_none()
+            && is_foreign_over
+            && Source::ALL.iter().all(|s| is_absent(s) || is_over(s))
     }
 
     /// The notice that empties the node, with the earliest deadline of all that do.
+    ///
+    /// The end of an engine pod may be a consequence of another notice: then it only brings the
+    /// deadline forward.
     pub(super) fn emptying(&self, now: Instant) -> Option<Emptying> {
-        let standing = self.by_source.values();
-        let emptying = standing.filter_map(|standing| {
-            let deadline = match standing.deadline {
-                Some(deadline) => deadline,
-                None if self.drains_for_rebalance(standing, now) => {
-                    standing.first_seen + self.terms.request_deadline
-                }
-                None => return None,
-            };
-            Some(Emptying { kind: standing.notice.kind, deadline })
+        let announced = self.by_source.values().filter_map(|standing| {
+            Some(Emptying { kind: standing.notice.kind, deadline: standing.deadline? })
         });
-        emptying.min_by_key(|emptying| emptying.deadline)
+        let rebalance = self.drains_for_rebalance_since(now).map(|since| Emptying {
+            kind: NoticeKind::Rebalance,
+            deadline: since + self.terms.request_deadline,
+        });
+        let all = announced.chain(rebalance).chain(self.foreign.emptying());
+        all.reduce(|one, other| {
+            let is_one_minor = one.kind == NoticeKind::EngineDeleted;
+            let is_other_minor = other.kind == NoticeKind::EngineDeleted;
+            let is_one = match (is_one_minor, is_other_minor) {
+                (true, false) => false,
+                (false, true) => true,
+                _ => one.deadline <= other.deadline,
+            };
+            let kind = if is_one { one.kind } else { other.kind };
+            Emptying { kind, deadline: one.deadline.min(other.deadline) }
+        })
     }
 
-    fn drains_for_rebalance(&self, standing: &Standing, now: Instant) -> bool {
-        self.terms.rebalance == RebalanceResponse::Drain && self.is_fresh(standing, now)
+    fn drains_for_rebalance_since(&self, now: Instant) -> Option<Instant> {
+        let is_heeded = self.terms.rebalance == RebalanceResponse::Drain;
+        self.rebalance_since(now).filter(|_| is_heeded)
     }
 
     /// Whether a rebalance recommendation keeps the node from leasing.
     pub(super) fn stops_leases(&self, now: Instant) -> bool {
-        self.terms.rebalance == RebalanceResponse::StopLeases
-            && self
-                .by_source
-                .get(&Source::Rebalance)
-                .is_some_and(|standing| self.is_fresh(standing, now))
+        self.terms.rebalance == RebalanceResponse::StopLeases && self.rebalance_since(now).is_some()
+    }
+
+    /// When the recommendation that counts now was seen first, here or by another handler.
+    fn rebalance_since(&self, now: Instant) -> Option<Instant> {
+        let own = self.by_source.get(&Source::Rebalance).map(|standing| standing.first_seen);
+        let seen = own.into_iter().chain(self.foreign.rebalance_since());
+        seen.filter(|since| self.is_fresh(*since, now)).min()
     }
 
     /// A recommendation that nothing followed counts only for a time.
-    fn is_fresh(&self, standing: &Standing, now: Instant) -> bool {
-        now.saturating_duration_since(standing.first_seen) < self.terms.rebalance_ttl
+    fn is_fresh(&self, first_seen: Instant, now: Instant) -> bool {
+        now.saturating_duration_since(first_seen) < self.terms.rebalance_ttl
     }
 
     /// When a recommendation stops counting, if one counts now.
     pub(super) fn next_expiry(&self, now: Instant) -> Option<Instant> {
-        let standing = self.by_source.get(&Source::Rebalance)?;
         let is_heeded = self.terms.rebalance != RebalanceResponse::Ignore;
-        (is_heeded && self.is_fresh(standing, now))
-            .then(|| standing.first_seen + self.terms.rebalance_ttl)
+        let since = self.rebalance_since(now).filter(|_| is_heeded);
+        since.map(|since| since + self.terms.rebalance_ttl)
     }
 
-    /// The strongest notice that counts now, for the node's record.
+    /// The strongest AWS notice that counts now, for the node's record. What other handlers do is
+    /// told by the drain key.
     pub(super) fn strongest(&self, now: Instant) -> Option<(NoticeKind, Option<Instant>)> {
-        let emptying = self.emptying(now).map(|e| (e.kind, Some(e.deadline)));
+        let is_foreign = |kind| matches!(kind, NoticeKind::Foreign | NoticeKind::EngineDeleted);
+        let emptying = self.emptying(now).filter(|emptying| !is_foreign(emptying.kind));
+        let emptying = emptying.map(|e| (e.kind, Some(e.deadline)));
         emptying.or_else(|| self.stops_leases(now).then_some((NoticeKind::Rebalance, None)))
     }
 
@@ -257,13 +297,16 @@ mod tests {
         let news = notices.see(look(start, 5, Source::Spot, None));
         assert_eq!(news, News::Withdrawn(NoticeKind::SpotTerminate));
         assert!(notices.emptying(start).is_none());
-        assert!(!notices.is_quiet(start), "the other sources have said nothing yet");
+        assert!(
+            !notices.is_quiet_for(DrainReason::Notice, start),
+            "the other sources have said nothing yet"
+        );
         for source in [Source::Rebalance, Source::Lifecycle] {
             (0..3).for_each(|after| {
                 notices.see(look(start, after, source, None));
             });
         }
-        assert!(notices.is_quiet(start));
+        assert!(notices.is_quiet_for(DrainReason::Notice, start));
     }
 
     #[test]
