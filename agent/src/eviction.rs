@@ -48,6 +48,12 @@ pub(crate) struct Situation<'a> {
     pub(crate) pods: &'a [SeenPod],
     /// What was tried with them, by UID.
     pub(crate) tried: &'a BTreeMap<String, Tried>,
+    pub(crate) drain: DrainAround,
+}
+
+/// The drain that pods leave for, and how far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DrainAround {
     pub(crate) holdings: Holdings,
     /// Whether the node is cordoned, so that no evicted pod can come back to it.
     pub(crate) is_cordoned: bool,

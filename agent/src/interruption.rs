@@ -12,6 +12,7 @@ mod foreign;
 mod key;
 mod node;
 mod notices;
+mod pods;
 mod upkeep;
 
 use std::sync::Arc;
@@ -29,10 +30,9 @@ use tokio_util::sync::CancellationToken;
 
 pub use drain::DrainReport;
 
-use crate::eviction::{EvictionTerms, Holdings, Situation};
 use crate::gate::ClosedFor;
 use crate::imds::Sighting;
-use crate::kubernetes::{NodePods, NodeSight, membership_of};
+use crate::kubernetes::{NodePods, NodeSight};
 use crate::marks::{MarkError, NodeMarks};
 use crate::pulse::Loop;
 use crate::shared::{DrainStanding, Shared};
@@ -150,7 +150,7 @@ struct Flow {
 impl Flow {
     fn new(shared: Arc<Shared>, kubernetes: Kubernetes) -> Self {
         let Kubernetes { marks, pods } = kubernetes;
-        let terms = eviction_terms(&shared);
+        let terms = pods::eviction_terms(&shared);
         Self {
             evictions: Evictions::new(pods, terms, shared.metrics.evictions.clone()),
             sight: NodeSight::default(),
@@ -215,61 +215,6 @@ impl Flow {
         self.evictions.forget();
         self.judge_sight(now);
         self.wanted(now)
-    }
-
-    /// What others do to the node and its pods; a drain of theirs empties it as well.
-    fn see_node(&mut self, sight: NodeSight, now: Instant) {
-        let failures = sight.failures.saturating_sub(self.sight.failures);
-        self.shared.metrics.node_watch_failures.inc_by(failures);
-        let membership = sight.pods.as_ref().and_then(|pods| membership_of(pods));
-        self.shared.membership.send_if_modified(|known| {
-            let is_new = *known != membership;
-            *known = membership;
-            is_new
-        });
-        self.sight = sight;
-        self.judge_sight(now);
-    }
-
-    fn judge_sight(&mut self, now: Instant) {
-        let is_own = |pod: &_| self.evictions.has_asked(pod);
-        let wall = (self.shared.wall_clock)();
-        for news in self.notices.see_node(&self.sight, is_own, wall, now) {
-            self.tell_news(news, None);
-        }
-    }
-
-    /// Makes the pods of a node leave that is about to go.
-    fn steer_evictions(&mut self, now: Instant) {
-        let drain = self.drain.as_ref().filter(|drain| self.evicts_for(drain));
-        let nothing_tried = std::collections::BTreeMap::new();
-        let situation = drain.zip(self.sight.pods.as_ref()).map(|(drain, pods)| Situation {
-            pods,
-            tried: &nothing_tried,
-            holdings: self.holdings(),
-            is_cordoned: self.node.is_marked(),
-            held_until: *self.shared.evictions_held_until.borrow(),
-            begun: drain.begun(),
-            deadline: drain.deadline(),
-        });
-        for event in self.evictions.steer(situation, &self.lanes, now) {
-            self.node.tell(event, &self.lanes);
-        }
-    }
-
-    fn evicts_for(&self, drain: &RunningDrain) -> bool {
-        self.shared.config.drain.evict && drain.evicts()
-    }
-
-    /// Pods that are still to leave the node, if that is known.
-    fn pods_left(&self, drain: &RunningDrain) -> Option<usize> {
-        if self.evicts_for(drain) { self.evictions.left() } else { Some(0) }
-    }
-
-    /// Who of this node still holds work.
-    fn holdings(&self) -> Holdings {
-        let holds = !self.shared.is_empty();
-        Holdings { has_streams: holds, has_worker_units: holds }
     }
 
     /// The drain that should be under way: for a notice of this node, or as the key says.
@@ -396,15 +341,6 @@ impl Flow {
                 tracing::info!(kind = kind.as_str(), "interruption notice withdrawn");
             }
         }
-    }
-}
-
-fn eviction_terms(shared: &Shared) -> EvictionTerms {
-    let terms = &shared.config.drain;
-    EvictionTerms {
-        grace: terms.grace,
-        reserve: terms.reserve,
-        on_blocked: terms.on_blocked_eviction,
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    EvictWhy, EvictionPlan, EvictionTerms, OnBlockedEviction, PodDecision, Situation, SkipReason,
-    Tried, Verdict, WaitReason,
+    DrainAround, EvictWhy, EvictionPlan, EvictionTerms, OnBlockedEviction, PodDecision, Situation,
+    SkipReason, Tried, Verdict, WaitReason,
 };
 use crate::kubernetes::{SeenPod, Tier};
 
@@ -24,7 +24,8 @@ pub(crate) fn plan_evictions(
     terms: &EvictionTerms,
     now: Instant,
 ) -> EvictionPlan {
-    let planner = Planner { situation, clock: Clock::of(situation, terms), terms, now };
+    let clock = Clock::of(&situation.drain, terms);
+    let planner = Planner { situation, clock, first_tier: first_tier(situation), terms, now };
     let mut pods: Vec<&SeenPod> = situation.pods.iter().collect();
     pods.sort_by_key(|pod| (pod.tier, pod.priority, &pod.id));
     let mut room = CALLS_LIMIT.saturating_sub(calls_under_way(situation));
@@ -46,6 +47,14 @@ fn calls_under_way(situation: &Situation<'_>) -> usize {
     situation.tried.values().filter(|tried| **tried == Tried::Calling).count()
 }
 
+/// The earliest tier that still has pods on the node.
+fn first_tier(situation: &Situation<'_>) -> Option<Tier> {
+    let is_there = |pod: &&SeenPod| {
+        pod.stays.is_none() && situation.tried.get(&pod.id.uid) != Some(&Tried::Gone)
+    };
+    situation.pods.iter().filter(is_there).map(|pod| pod.tier).min()
+}
+
 /// The moments at which something changes by itself.
 #[derive(Debug, Clone, Copy)]
 struct Clock {
@@ -59,19 +68,20 @@ struct Clock {
 }
 
 impl Clock {
-    fn of(situation: &Situation<'_>, terms: &EvictionTerms) -> Self {
-        let Situation { begun, deadline, .. } = *situation;
+    fn of(drain: &DrainAround, terms: &EvictionTerms) -> Self {
+        let DrainAround { begun, deadline, .. } = *drain;
         let before = |duration| deadline.checked_sub(duration).unwrap_or(begun);
         let time_up = before(terms.grace);
         let half = begun + time_up.saturating_duration_since(begun) / 2;
         let latest = before(terms.reserve.max(terms.grace));
-        let held_until = situation.held_until.map(|until| until.min(latest));
+        let held_until = drain.held_until.map(|until| until.min(latest));
         Self { half, time_up, held_until }
     }
 }
 
 struct Planner<'a> {
     situation: &'a Situation<'a>,
+    first_tier: Option<Tier>,
     terms: &'a EvictionTerms,
     clock: Clock,
     now: Instant,
@@ -92,7 +102,7 @@ impl Planner<'_> {
         if tried == Some(&Tried::Calling) {
             return Verdict::Wait(WaitReason::Calling);
         }
-        if self.now >= self.situation.deadline {
+        if self.now >= self.situation.drain.deadline {
             return Verdict::Skip(SkipReason::TooLate);
         }
         match self.turn_of(pod) {
@@ -109,7 +119,7 @@ impl Planner<'_> {
         if self.now >= self.clock.time_up {
             return Ok(EvictWhy::TimeUp);
         }
-        if !self.situation.is_cordoned && self.now < self.clock.half {
+        if !self.situation.drain.is_cordoned && self.now < self.clock.half {
             return Err(WaitReason::NotCordoned);
         }
         if self.holds_work(pod.tier) {
@@ -125,7 +135,7 @@ impl Planner<'_> {
     }
 
     fn holds_work(&self, tier: Tier) -> bool {
-        let holdings = self.situation.holdings;
+        let holdings = self.situation.drain.holdings;
         match tier {
             Tier::Ordinary | Tier::Critical => false,
             Tier::Worker => holdings.has_worker_units,
@@ -135,10 +145,7 @@ impl Planner<'_> {
 
     /// Whether pods of an earlier tier are still on the node and on their way.
     fn has_earlier(&self, tier: Tier) -> bool {
-        self.situation.pods.iter().any(|other| {
-            let is_gone = self.situation.tried.get(&other.id.uid) == Some(&Tried::Gone);
-            other.tier < tier && other.stays.is_none() && !is_gone
-        })
+        self.first_tier.is_some_and(|first| first < tier)
     }
 
     /// When a pod's turn comes though earlier ones are still there: critical pods get the grace
@@ -148,7 +155,7 @@ impl Planner<'_> {
         if pod.tier != Tier::Critical {
             return self.clock.time_up;
         }
-        let own = self.situation.deadline.checked_sub(pod.grace).unwrap_or(self.clock.half);
+        let own = self.situation.drain.deadline.checked_sub(pod.grace).unwrap_or(self.clock.half);
         own.max(self.clock.half).min(self.clock.time_up)
     }
 
@@ -176,7 +183,7 @@ impl Planner<'_> {
 
     /// What the pod asks for, but no more than is left, in whole seconds.
     fn grace_of(&self, pod: &SeenPod) -> Duration {
-        let left = self.situation.deadline.saturating_duration_since(self.now);
+        let left = self.situation.drain.deadline.saturating_duration_since(self.now);
         Duration::from_secs(pod.grace.min(left).as_secs()).max(GRACE_MIN)
     }
 
@@ -187,7 +194,7 @@ impl Planner<'_> {
         });
         let critical = self.situation.pods.iter().filter(|pod| pod.tier == Tier::Critical);
         let starts = critical.map(|pod| self.latest_start(pod));
-        [self.clock.half, self.clock.time_up, self.situation.deadline]
+        [self.clock.half, self.clock.time_up, self.situation.drain.deadline]
             .into_iter()
             .chain(self.clock.held_until)
             .chain(retries)

@@ -75,11 +75,13 @@ impl Case {
         let situation = Situation {
             pods: &self.pods,
             tried: &self.tried,
-            holdings: self.holdings,
-            is_cordoned: self.is_cordoned,
-            held_until: self.held_until.map(|until| self.begun + until),
-            begun: self.begun,
-            deadline: self.begun + seconds(120),
+            drain: DrainAround {
+                holdings: self.holdings,
+                is_cordoned: self.is_cordoned,
+                held_until: self.held_until.map(|until| self.begun + until),
+                begun: self.begun,
+                deadline: self.begun + seconds(120),
+            },
         };
         plan_evictions(&situation, &self.terms, self.begun + after)
     }

@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Event, Lanes};
 use crate::eviction::{
-    EvictionPlan, EvictionTerms, OnBlockedEviction, Situation, SkipReason, Tried, Verdict,
-    plan_evictions,
+    DrainAround, EvictionPlan, EvictionTerms, OnBlockedEviction, Situation, SkipReason, Tried,
+    Verdict, plan_evictions,
 };
 use crate::kubernetes::{Departure, EvictionError, NodePods, PodId, SeenPod};
 use crate::marks::NodeEvent;
@@ -53,8 +53,11 @@ pub(super) struct Evictions {
     metrics: EvictionMetrics,
     tried: BTreeMap<String, Tried>,
     troubles: BTreeMap<String, Trouble>,
-    /// The newest plan, while pods are to leave.
+    /// The newest plan, while pods are to leave, and what it was made of.
     plan: Option<EvictionPlan>,
+    planned_for: Option<(Arc<Vec<SeenPod>>, DrainAround)>,
+    /// Whether an answer has come since.
+    is_outdated: bool,
 }
 
 impl Evictions {
@@ -63,26 +66,39 @@ impl Evictions {
         terms: EvictionTerms,
         metrics: EvictionMetrics,
     ) -> Self {
-        let (tried, troubles) = (BTreeMap::new(), BTreeMap::new());
-        Self { pods, terms, metrics, tried, troubles, plan: None }
+        Self {
+            pods,
+            terms,
+            metrics,
+            tried: BTreeMap::new(),
+            troubles: BTreeMap::new(),
+            plan: None,
+            planned_for: None,
+            is_outdated: false,
+        }
     }
 
-    /// Makes the calls that are due; gives what an operator is to be told.
-    ///
-    /// `situation`: the node without what was tried here; none while no pod is to leave.
+    /// Makes the calls that are due; gives what an operator is to be told. When nothing has changed
+    /// and nothing is due, this is cheap: it runs at every event of the flow.
     pub(super) fn steer(
         &mut self,
-        situation: Option<Situation<'_>>,
+        pods: &Arc<Vec<SeenPod>>,
+        drain: DrainAround,
         lanes: &Lanes,
         now: Instant,
     ) -> Vec<NodeEvent> {
-        let Some(situation) = situation else {
-            self.forget();
-            return Vec::new();
+        let is_same = |(known, around): &(Arc<Vec<SeenPod>>, DrainAround)| {
+            Arc::ptr_eq(known, pods) && *around == drain
         };
-        let situation = Situation { tried: &self.tried, ..situation };
+        let is_due = self.next_due().is_some_and(|due| due <= now);
+        if !is_due && !self.is_outdated && self.planned_for.as_ref().is_some_and(is_same) {
+            return Vec::new();
+        }
+        self.planned_for = Some((pods.clone(), drain));
+        self.is_outdated = false;
+        let situation = Situation { pods, tried: &self.tried, drain };
         let plan = plan_evictions(&situation, &self.terms, now);
-        let deadline = situation.deadline;
+        let deadline = drain.deadline;
         let mut events = Vec::new();
         for decision in plan.decisions.clone() {
             let pod = decision.pod;
@@ -112,6 +128,7 @@ impl Evictions {
         self.tried.clear();
         self.troubles.clear();
         self.plan = None;
+        self.planned_for = None;
     }
 
     fn call(&mut self, pod: PodId, way: Way, grace: Duration, deadline: Instant, lanes: &Lanes) {
@@ -138,6 +155,7 @@ impl Evictions {
     pub(super) fn take_answer(&mut self, evicted: Evicted, now: Instant) {
         let Evicted { pod, way, answer } = evicted;
         self.metrics.note(way == Way::Delete, &answer);
+        self.is_outdated = true;
         if !self.tried.contains_key(&pod.uid) {
             // The drain is over.
             return;

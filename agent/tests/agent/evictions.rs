@@ -229,3 +229,24 @@ async fn hand_back_never_waits_for_an_eviction() {
     assert!(report.drains[0].duration < Duration::from_secs(2), "{report:?}");
     task.abort();
 }
+
+// Case 41.
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_nodes_noticed_together_are_all_marked_and_claim_nothing_of_each_others_work() {
+    let world = World::new();
+    world.enqueue((0..20).map(|n| group(&format!("g{n}"), 2, 4_000))).await;
+    let names: Vec<String> = (0..20).map(|n| format!("n{n}")).collect();
+    let small = |name: &String| world.node(name).with(|config| config.concurrency_per_engine = 2);
+    let nodes: Vec<_> = names.iter().map(|name| small(name).start()).collect();
+    for node in &nodes {
+        node.wait_until_busy(2).await;
+    }
+    nodes.iter().for_each(|node| node.announce(60));
+    for node in &nodes {
+        node.wait_until(|agent| agent.state() == NodeState::Drained).await;
+        within(world.marks.wait_for(&node.name, |marked| marked.is_cordoned)).await;
+        assert!(world.marks.node(&node.name).taint.is_some());
+    }
+    let status = world.status().await;
+    assert_eq!((status.ready, status.hand_backs["notice"]), (40, 40), "each went back once");
+}
