@@ -12,6 +12,7 @@ use ebbtide_agent::kubernetes::{KubePods, NoPods, NodePods};
 use ebbtide_agent::marks::{KubeMarks, NoMarks, NodeMarks};
 use ebbtide_agent::{AgentConfig, ImdsClient, Outside, QueueAccess, agent_holder};
 use ebbtide_core::ids::{NodeName, ReplicaId, RunId};
+use ebbtide_core::policy::FleetPolicy;
 
 use crate::agent_terms;
 use crate::setup::{self, LogFormat};
@@ -105,7 +106,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     let engine = |url: &String| -> anyhow::Result<Arc<dyn Engine>> {
         Ok(Arc::new(VllmEngine::new(url).with_context(|| format!("--engine {url}"))?))
     };
-    let (marks, pods) = kubernetes(args.no_kubernetes).await?;
+    let (marks, pods) = kubernetes(args.no_kubernetes, &policy).await?;
     let outside = Outside {
         imds: Some(ImdsClient::new(&args.imds).with_context(|| format!("--imds {}", args.imds))?),
         engines: args.engines.iter().map(engine).collect::<anyhow::Result<_>>()?,
@@ -117,12 +118,17 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn kubernetes(is_off: bool) -> anyhow::Result<(Arc<dyn NodeMarks>, Arc<dyn NodePods>)> {
+async fn kubernetes(
+    is_off: bool,
+    policy: &FleetPolicy,
+) -> anyhow::Result<(Arc<dyn NodeMarks>, Arc<dyn NodePods>)> {
     if is_off {
         return Ok((Arc::new(NoMarks), Arc::new(NoPods)));
     }
     let client = setup::kube_client().await?;
-    Ok((Arc::new(KubeMarks::new(client.clone())), Arc::new(KubePods::new(client))))
+    let extra_taint = policy.drain.extra_taint.clone();
+    let marks = KubeMarks::new(client.clone()).with_extra_taint(extra_taint);
+    Ok((Arc::new(marks), Arc::new(KubePods::new(client))))
 }
 
 /// The boot id without its dashes' risk: it is a plain name already.

@@ -15,21 +15,12 @@ mod tests;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ebbtide_core::policy::BlockedEviction;
 use tokio::time::Instant;
 
 use crate::kubernetes::{PodId, SeenPod, StayReason};
 
 pub(crate) use plan::plan_evictions;
-
-/// What becomes of pods that a disruption budget keeps until deadline − grace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnBlockedEviction {
-    /// They are deleted, with the grace that is left: the node goes, budget or not.
-    #[default]
-    Delete,
-    /// They are left to go with the node.
-    Wait,
-}
 
 /// What bounds evictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +29,7 @@ pub(crate) struct EvictionTerms {
     pub(crate) grace: Duration,
     /// Evictions that are held back begin this long before the deadline at the latest.
     pub(crate) reserve: Duration,
-    pub(crate) on_blocked: OnBlockedEviction,
+    pub(crate) on_blocked: BlockedEviction,
 }
 
 /// The node as it is when evictions are planned.

@@ -2,7 +2,6 @@
 //!
 //! Three worlds: a real API server, memory (demo and tests), and none at all.
 
-mod extra_taint;
 mod kube;
 mod memory;
 mod plan;
@@ -12,7 +11,6 @@ use ebbtide_core::ids::NodeName;
 use thiserror::Error;
 
 pub use self::kube::KubeMarks;
-pub use extra_taint::{ExtraTaint, ExtraTaintError};
 pub use memory::{MarkedNode, MemoryMarks};
 
 /// The taint on a node that is going away; its value is the reason, its effect `NoSchedule`.

@@ -29,6 +29,10 @@ pub enum NoticeKind {
     SpotHibernate,
     /// Its Auto Scaling group takes the instance out.
     AsgTermination,
+    /// Maintenance of the instance or of its host begins.
+    Maintenance,
+    /// AWS gives the instance up, since its hardware is degraded.
+    Retirement,
     /// The risk of an interruption has risen; nothing is planned yet.
     Rebalance,
     /// Another handler (Karpenter, a managed node group) empties the node.
@@ -39,11 +43,13 @@ pub enum NoticeKind {
 
 impl NoticeKind {
     /// All kinds, for metrics with closed label sets.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::SpotTerminate,
         Self::SpotStop,
         Self::SpotHibernate,
         Self::AsgTermination,
+        Self::Maintenance,
+        Self::Retirement,
         Self::Rebalance,
         Self::Foreign,
         Self::EngineDeleted,
@@ -56,6 +62,8 @@ impl NoticeKind {
             Self::SpotStop => "spot_stop",
             Self::SpotHibernate => "spot_hibernate",
             Self::AsgTermination => "asg_termination",
+            Self::Maintenance => "maintenance",
+            Self::Retirement => "retirement",
             Self::Rebalance => "rebalance",
             Self::Foreign => "foreign",
             Self::EngineDeleted => "engine_deleted",
@@ -82,7 +90,7 @@ pub struct NoticeError {
 }
 
 impl NoticeError {
-    fn of(resource: &'static str, expected: &'static str, body: &str) -> Self {
+    pub(crate) fn of(resource: &'static str, expected: &'static str, body: &str) -> Self {
         Self { resource, expected, got: body.chars().take(SHOWN_CHARACTERS).collect() }
     }
 }
@@ -215,6 +223,7 @@ impl InterruptionNotice {
             }
             NoticeKind::SpotHibernate => Some(now),
             NoticeKind::AsgTermination => Some(self.first_seen.plus(asg_deadline)),
+            NoticeKind::Maintenance | NoticeKind::Retirement => announcement.time,
             // Metadata says nothing of other handlers: what they leave is known where they are seen.
             NoticeKind::Rebalance | NoticeKind::Foreign | NoticeKind::EngineDeleted => None,
         }

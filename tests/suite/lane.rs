@@ -16,8 +16,8 @@ mod world;
 
 use std::time::Duration;
 
-use ebbtide_agent::OnBlockedEviction;
 use ebbtide_agent::kubernetes::{Departure, KubePods, NodePods, PodId};
+use ebbtide_core::policy::BlockedEviction;
 use ebbtide_harness::{ControlPlane, NodeSpec, require, until};
 use serde_json::{Value, json};
 
@@ -58,7 +58,7 @@ async fn pod_that_a_budget_keeps_is_left_when_the_policy_says_so() {
     space.keep_pods("solid", "kept").await;
     let agent = space.start_agent(|config| {
         config.drain.grace = Duration::from_secs(2);
-        config.drain.on_blocked_eviction = OnBlockedEviction::Wait;
+        config.drain.on_blocked_eviction = BlockedEviction::Wait;
     });
     let agent = agent.await;
     agent.drain(4).await;

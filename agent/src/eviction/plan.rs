@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use ebbtide_core::policy::BlockedEviction;
 use tokio::time::Instant;
 
 use super::{
-    DrainAround, EvictWhy, EvictionPlan, EvictionTerms, OnBlockedEviction, PodDecision, Situation,
-    SkipReason, Tried, Verdict, WaitReason,
+    DrainAround, EvictWhy, EvictionPlan, EvictionTerms, PodDecision, Situation, SkipReason, Tried,
+    Verdict, WaitReason,
 };
 use crate::kubernetes::{SeenPod, Tier};
 
@@ -167,7 +168,7 @@ impl Planner<'_> {
             Some(Tried::Failed { is_blocked, retry_at }) => (*is_blocked, *retry_at),
             _ => return Verdict::Evict { grace, why },
         };
-        if is_time_up && is_blocked && self.terms.on_blocked == OnBlockedEviction::Wait {
+        if is_time_up && is_blocked && self.terms.on_blocked == BlockedEviction::Wait {
             return Verdict::Skip(SkipReason::LeftToBudget);
         }
         // A refusal of a budget does not put off what is done without asking it.

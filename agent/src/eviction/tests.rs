@@ -16,7 +16,7 @@ fn seconds(seconds: u64) -> Duration {
 const TERMS: EvictionTerms = EvictionTerms {
     grace: Duration::from_secs(5),
     reserve: Duration::from_secs(10),
-    on_blocked: OnBlockedEviction::Delete,
+    on_blocked: BlockedEviction::Delete,
 };
 
 fn pod(name: &str, tier: Tier) -> SeenPod {
@@ -207,7 +207,7 @@ fn blocked_pod_is_left_to_its_budget_when_the_policy_says_so() {
     let case = Case::of(one_of_each());
     let retry_at = case.retry_at(1);
     let mut case = case.tried("ordinary", Tried::Blocked { retry_at });
-    case.terms.on_blocked = OnBlockedEviction::Wait;
+    case.terms.on_blocked = BlockedEviction::Wait;
     assert_eq!(case.verdict("ordinary", 114), evict(6, EvictWhy::Turn));
     assert_eq!(case.verdict("ordinary", 115), Verdict::Skip(SkipReason::LeftToBudget));
 }
@@ -283,8 +283,7 @@ fn any_case() -> impl Strategy<Value = Case> {
                 case.pods.push(if is_going { going(plain) } else { plain });
                 case.tried.extend(tried.map(|tried| (name, tried)));
             }
-            let on_blocked =
-                if waits { OnBlockedEviction::Wait } else { OnBlockedEviction::Delete };
+            let on_blocked = if waits { BlockedEviction::Wait } else { BlockedEviction::Delete };
             case.terms.on_blocked = on_blocked;
             case.holdings = Holdings { has_streams, has_worker_units };
             Case { is_cordoned, held_until, ..case }
@@ -349,7 +348,7 @@ proptest! {
         for decision in case.plan(seconds(after)).decisions {
             if matches!(decision.verdict, Verdict::Delete { .. }) {
                 prop_assert!(after >= 115);
-                prop_assert_eq!(case.terms.on_blocked, OnBlockedEviction::Delete);
+                prop_assert_eq!(case.terms.on_blocked, BlockedEviction::Delete);
                 let is_blocked = matches!(
                     case.tried.get(&decision.pod.uid),
                     Some(Tried::Blocked { .. } | Tried::Failed { is_blocked: true, .. })

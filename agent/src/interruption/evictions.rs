@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ebbtide_core::policy::BlockedEviction;
 use ebbtide_queue::client::Backoff;
 use futures::FutureExt;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Event, Lanes};
 use crate::eviction::{
-    DrainAround, EvictionPlan, EvictionTerms, OnBlockedEviction, Situation, SkipReason, Tried,
-    Verdict, plan_evictions,
+    DrainAround, EvictionPlan, EvictionTerms, Situation, SkipReason, Tried, Verdict, plan_evictions,
 };
 use crate::kubernetes::{Departure, EvictionError, NodePods, PodId, SeenPod};
 use crate::marks::NodeEvent;
@@ -200,8 +200,8 @@ impl Evictions {
         trouble.is_told = true;
         let budget = trouble.budget.as_deref().unwrap_or("unknown");
         let (reason, what) = match self.terms.on_blocked {
-            OnBlockedEviction::Delete => ("EbbtideEvictionForced", "deleted"),
-            OnBlockedEviction::Wait => ("EbbtideEvictionBlocked", "left to go with the node"),
+            BlockedEviction::Delete => ("EbbtideEvictionForced", "deleted"),
+            BlockedEviction::Wait => ("EbbtideEvictionBlocked", "left to go with the node"),
         };
         let tries = trouble.backoff.failures();
         tracing::warn!(%pod, budget, tries, outcome = what, "pod kept by its disruption budget");

@@ -4,16 +4,18 @@
 //! meanwhile moves nothing; it only ever becomes earlier. A notice that disappears counts until
 //! its absence was seen several times: one wrong answer must not reopen a dying node.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ebbtide_core::notice::{Announcement, InterruptionNotice, NoticeKind};
+use ebbtide_core::policy::RebalanceAction;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::control::DrainReason;
 use tokio::time::Instant;
 
 use super::foreign::ForeignMarks;
-use crate::config::{DrainTerms, RebalanceResponse};
+use crate::config::DrainTerms;
 use crate::imds::{Sighting, Source};
 use crate::kubernetes::{NodeSight, SeenPod};
 
@@ -37,7 +39,7 @@ struct Standing {
     /// When the node is lost; none for a rebalance recommendation.
     deadline: Option<Instant>,
     first_seen: Instant,
-    /// The time that the recommendation carried at first.
+    /// The time that it carried at first.
     told: Option<UnixMillis>,
 }
 
@@ -90,9 +92,8 @@ impl Notices {
         self.absences.remove(&sighting.source);
         let asg_deadline = self.terms.asg_deadline;
         let (wall, at) = (sighting.wall, sighting.at);
-        let ttl = self.terms.rebalance_ttl;
-        if self.by_source.get(&sighting.source).is_some_and(|s| s.is_superseded(announcement, ttl))
-        {
+        let standing = self.by_source.get(&sighting.source);
+        if standing.is_some_and(|standing| self.is_superseded(standing, announcement, at)) {
             self.by_source.remove(&sighting.source);
         }
         let Some(standing) = self.by_source.get_mut(&sighting.source) else {
@@ -114,6 +115,19 @@ impl Notices {
         News::Tightened(announcement.kind)
     }
 
+    /// Whether an announcement is another one, not this one again: a recommendation whose time
+    /// lies further on than one counts, or a maintenance that was put off before its time came.
+    fn is_superseded(&self, standing: &Standing, seen: Announcement, now: Instant) -> bool {
+        let (Some(told), Some(time)) = (standing.told, seen.time) else { return false };
+        match seen.kind {
+            NoticeKind::Rebalance => time.since(told) > self.terms.rebalance_ttl,
+            NoticeKind::Maintenance | NoticeKind::Retirement => {
+                time > told && self.emptied_by(standing, now).is_none()
+            }
+            _ => false,
+        }
+    }
+
     fn see_absence(&mut self, source: Source) -> News {
         let absences = self.absences.entry(source).or_default();
         *absences = absences.saturating_add(1);
@@ -132,12 +146,11 @@ impl Notices {
     pub(super) fn is_quiet_for(&self, reason: DrainReason, now: Instant) -> bool {
         let is_absent =
             |source: &Source| self.absences.get(source).is_some_and(|n| *n >= ABSENCES_NEEDED);
-        let is_over = |source: &Source| {
-            *source == Source::Rebalance
-                && self
-                    .by_source
-                    .get(source)
-                    .is_some_and(|standing| !self.is_fresh(standing.first_seen, now))
+        let is_over = |source: &Source| match (source, self.by_source.get(source)) {
+            (Source::Rebalance, Some(standing)) => !self.is_fresh(standing.first_seen, now),
+            // It is known, and its time has not come.
+            (Source::Maintenance, Some(_)) => true,
+            _ => false,
         };
         let is_foreign_over = reason != DrainReason::Foreign || self.foreign.is_quiet();
         self.emptying(now).is_none()
@@ -145,13 +158,12 @@ impl Notices {
             && Source::ALL.iter().all(|s| is_absent(s) || is_over(s))
     }
 
-    /// The notice that empties the node, with the earliest deadline of all that do.
-    ///
-    /// The end of an engine pod may be a consequence of another notice: then it only brings the
-    /// deadline forward.
+    /// The notice that empties the node, with the earliest deadline of all that do. Of several the
+    /// one of the highest rank gives its name: the others may be its consequences.
     pub(super) fn emptying(&self, now: Instant) -> Option<Emptying> {
         let announced = self.by_source.values().filter_map(|standing| {
-            Some(Emptying { kind: standing.notice.kind, deadline: standing.deadline? })
+            let deadline = self.emptied_by(standing, now)?;
+            Some(Emptying { kind: standing.notice.kind, deadline })
         });
         let rebalance = self.drains_for_rebalance_since(now).map(|since| Emptying {
             kind: NoticeKind::Rebalance,
@@ -159,26 +171,47 @@ impl Notices {
         });
         let all = announced.chain(rebalance).chain(self.foreign.emptying());
         all.reduce(|one, other| {
-            let is_one_minor = one.kind == NoticeKind::EngineDeleted;
-            let is_other_minor = other.kind == NoticeKind::EngineDeleted;
-            let is_one = match (is_one_minor, is_other_minor) {
-                (true, false) => false,
-                (false, true) => true,
-                _ => one.deadline <= other.deadline,
-            };
-            let kind = if is_one { one.kind } else { other.kind };
+            let order = |it: &Emptying| (Reverse(rank(it.kind)), it.deadline);
+            let kind = if order(&one) <= order(&other) { one.kind } else { other.kind };
             Emptying { kind, deadline: one.deadline.min(other.deadline) }
         })
     }
 
+    /// When the node must be empty for this notice, if it empties the node now.
+    fn emptied_by(&self, standing: &Standing, now: Instant) -> Option<Instant> {
+        let unhurried = standing.first_seen + self.terms.request_deadline;
+        match standing.notice.kind {
+            NoticeKind::Maintenance | NoticeKind::Retirement => {
+                let is_time = self.leaves_at(standing)? <= now;
+                is_time.then_some(standing.deadline?.min(unhurried.max(now)))
+            }
+            NoticeKind::Rebalance => None,
+            _ => standing.deadline,
+        }
+    }
+
+    /// When the node begins to be emptied for a maintenance: some time ahead of it, or at its
+    /// announcement when the hardware is degraded and the policy says so.
+    fn leaves_at(&self, standing: &Standing) -> Option<Instant> {
+        let begins = standing.deadline?;
+        match standing.notice.kind {
+            NoticeKind::Retirement if self.terms.leave_degraded => Some(standing.first_seen),
+            NoticeKind::Maintenance | NoticeKind::Retirement => {
+                let ahead = begins.saturating_duration_since(standing.first_seen);
+                Some(standing.first_seen + ahead.saturating_sub(self.terms.maintenance_lead))
+            }
+            _ => None,
+        }
+    }
+
     fn drains_for_rebalance_since(&self, now: Instant) -> Option<Instant> {
-        let is_heeded = self.terms.rebalance == RebalanceResponse::Drain;
+        let is_heeded = self.terms.rebalance == RebalanceAction::Drain;
         self.rebalance_since(now).filter(|_| is_heeded)
     }
 
     /// Whether a rebalance recommendation keeps the node from leasing.
     pub(super) fn stops_leases(&self, now: Instant) -> bool {
-        self.terms.rebalance == RebalanceResponse::StopLeases && self.rebalance_since(now).is_some()
+        self.terms.rebalance == RebalanceAction::StopLeases && self.rebalance_since(now).is_some()
     }
 
     /// When the recommendation that counts now was seen first, here or by another handler.
@@ -193,20 +226,28 @@ impl Notices {
         now.saturating_duration_since(first_seen) < self.terms.rebalance_ttl
     }
 
-    /// When a recommendation stops counting, if one counts now.
-    pub(super) fn next_expiry(&self, now: Instant) -> Option<Instant> {
-        let is_heeded = self.terms.rebalance != RebalanceResponse::Ignore;
+    /// When what counts changes by itself: a recommendation stops counting, or the time of a
+    /// maintenance has come.
+    pub(super) fn next_change(&self, now: Instant) -> Option<Instant> {
+        let is_heeded = self.terms.rebalance != RebalanceAction::Ignore;
         let since = self.rebalance_since(now).filter(|_| is_heeded);
-        since.map(|since| since + self.terms.rebalance_ttl)
+        let ends = since.map(|since| since + self.terms.rebalance_ttl);
+        let begins = self.by_source.get(&Source::Maintenance);
+        let begins = begins.and_then(|standing| self.leaves_at(standing)).filter(|at| *at > now);
+        ends.into_iter().chain(begins).min()
     }
 
-    /// The strongest AWS notice that counts now, for the node's record. What other handlers do is
-    /// told by the drain key.
+    /// The strongest AWS notice that counts now, for the node's record. A maintenance is told as
+    /// soon as it is known, whenever it comes. What other handlers do is told by the drain key.
     pub(super) fn strongest(&self, now: Instant) -> Option<(NoticeKind, Option<Instant>)> {
-        let is_foreign = |kind| matches!(kind, NoticeKind::Foreign | NoticeKind::EngineDeleted);
-        let emptying = self.emptying(now).filter(|emptying| !is_foreign(emptying.kind));
+        let emptying = self.emptying(now).filter(|emptying| rank(emptying.kind) == Rank::Announced);
         let emptying = emptying.map(|e| (e.kind, Some(e.deadline)));
-        emptying.or_else(|| self.stops_leases(now).then_some((NoticeKind::Rebalance, None)))
+        let advised = || self.stops_leases(now).then_some((NoticeKind::Rebalance, None));
+        let ahead = || {
+            let standing = self.by_source.get(&Source::Maintenance)?;
+            Some((standing.notice.kind, standing.deadline))
+        };
+        emptying.or_else(advised).or_else(ahead)
     }
 
     /// Time that a notice left at its first sight; `None` when it carries no deadline.
@@ -216,15 +257,22 @@ impl Notices {
     }
 }
 
-impl Standing {
-    /// Whether an announcement is another recommendation, not this one again: its time lies
-    /// further on than a recommendation counts.
-    fn is_superseded(&self, announcement: Announcement, ttl: Duration) -> bool {
-        let is_rebalance = announcement.kind == NoticeKind::Rebalance;
-        match (self.told, announcement.time) {
-            (Some(told), Some(time)) => is_rebalance && time.since(told) > ttl,
-            _ => false,
-        }
+/// Whose word a notice is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// Of whoever deletes an engine's pod.
+    Deletion,
+    /// Of another handler on the node.
+    Handler,
+    /// Of AWS.
+    Announced,
+}
+
+fn rank(kind: NoticeKind) -> Rank {
+    match kind {
+        NoticeKind::EngineDeleted => Rank::Deletion,
+        NoticeKind::Foreign => Rank::Handler,
+        _ => Rank::Announced,
     }
 }
 
@@ -234,7 +282,7 @@ mod tests {
 
     const WALL: UnixMillis = UnixMillis(1_000_000_000);
 
-    fn terms(rebalance: RebalanceResponse) -> DrainTerms {
+    fn terms(rebalance: RebalanceAction) -> DrainTerms {
         DrainTerms { rebalance, ..DrainTerms::default() }
     }
 
@@ -258,7 +306,7 @@ mod tests {
     #[test]
     fn moving_time_is_one_notice_with_the_earliest_deadline() {
         let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceResponse::StopLeases));
+        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
         let spot = Some((NoticeKind::SpotTerminate, 120));
         let first = notices.see(look(start, 0, Source::Spot, spot));
         assert_eq!(first, News::Announced(NoticeKind::SpotTerminate));
@@ -272,7 +320,7 @@ mod tests {
     #[test]
     fn earlier_time_and_hibernation_tighten() {
         let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceResponse::StopLeases));
+        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
         notices.see(look(start, 0, Source::Spot, Some((NoticeKind::SpotStop, 110))));
         let news = notices.see(look(start, 5, Source::Spot, Some((NoticeKind::SpotStop, 40))));
         assert_eq!(news, News::Tightened(NoticeKind::SpotStop));
@@ -285,7 +333,7 @@ mod tests {
     #[test]
     fn only_repeated_absence_withdraws() {
         let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceResponse::StopLeases));
+        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
         let spot = Some((NoticeKind::SpotTerminate, 100));
         notices.see(look(start, 0, Source::Spot, spot));
         notices.see(look(start, 1, Source::Spot, None));
@@ -301,7 +349,7 @@ mod tests {
             !notices.is_quiet_for(DrainReason::Notice, start),
             "the other sources have said nothing yet"
         );
-        for source in [Source::Rebalance, Source::Lifecycle] {
+        for source in [Source::Rebalance, Source::Lifecycle, Source::Maintenance] {
             (0..3).for_each(|after| {
                 notices.see(look(start, after, source, None));
             });
@@ -312,7 +360,7 @@ mod tests {
     #[test]
     fn rebalance_stops_leases_until_its_time_is_over_and_not_again() {
         let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceResponse::StopLeases));
+        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
         let fixed = |after| Sighting {
             announcement: Some(Announcement { kind: NoticeKind::Rebalance, time: Some(WALL) }),
             ..look(start, after, Source::Rebalance, None)
@@ -320,7 +368,7 @@ mod tests {
         notices.see(fixed(0));
         assert!(notices.stops_leases(start + seconds(899)));
         assert!(notices.emptying(start).is_none());
-        assert_eq!(notices.next_expiry(start), Some(start + seconds(900)));
+        assert_eq!(notices.next_change(start), Some(start + seconds(900)));
         for after in [900, 1000, 5000] {
             notices.see(fixed(after));
             assert!(!notices.stops_leases(start + seconds(after)), "after {after} s");
@@ -333,18 +381,65 @@ mod tests {
     fn rebalance_drains_or_does_nothing_when_told_so() {
         let start = Instant::now();
         let rebalance = look(start, 0, Source::Rebalance, Some((NoticeKind::Rebalance, 0)));
-        let mut notices = Notices::new(terms(RebalanceResponse::Drain));
+        let mut notices = Notices::new(terms(RebalanceAction::Drain));
         notices.see(rebalance);
         assert_eq!(notices.emptying(start).map(|e| e.deadline), Some(start + seconds(600)));
-        let mut notices = Notices::new(terms(RebalanceResponse::Ignore));
+        let mut notices = Notices::new(terms(RebalanceAction::Ignore));
         notices.see(rebalance);
         assert_eq!(notices.strongest(start), None);
+    }
+
+    /// A look at a maintenance `lead` seconds after the start.
+    fn maintenance(start: Instant, after: u64, kind: NoticeKind, lead: u64) -> Sighting {
+        look(start, after, Source::Maintenance, Some((kind, lead - after)))
+    }
+
+    /// Case 25.
+    #[test]
+    fn maintenance_far_ahead_is_told_and_drains_only_when_its_lead_begins() {
+        let start = Instant::now();
+        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
+        let ahead = 21 * 86_400;
+        notices.see(maintenance(start, 0, NoticeKind::Maintenance, ahead));
+        let told = notices.strongest(start);
+        assert_eq!(told, Some((NoticeKind::Maintenance, Some(start + seconds(ahead)))));
+        assert_eq!(notices.emptying(start), None);
+        let begins = start + seconds(ahead - 1800);
+        assert_eq!(notices.next_change(start), Some(begins));
+        assert_eq!(notices.emptying(begins - seconds(1)), None);
+        assert!(notices.emptying(begins).is_some());
+    }
+
+    /// Case 25, the other half.
+    #[test]
+    fn degraded_node_leaves_at_once_when_the_policy_says_so() {
+        let start = Instant::now();
+        let early = DrainTerms { leave_degraded: true, ..DrainTerms::default() };
+        let mut notices = Notices::new(early);
+        notices.see(maintenance(start, 0, NoticeKind::Retirement, 21 * 86_400));
+        assert_eq!(notices.emptying(start).map(|e| e.deadline), Some(start + seconds(600)));
+        let mut notices = Notices::new(early);
+        notices.see(maintenance(start, 0, NoticeKind::Maintenance, 21 * 86_400));
+        assert_eq!(notices.emptying(start), None, "only degraded hardware is left early");
+    }
+
+    #[test]
+    fn maintenance_that_is_put_off_counts_from_its_new_time() {
+        let start = Instant::now();
+        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
+        notices.see(maintenance(start, 0, NoticeKind::Maintenance, 7200));
+        notices.see(maintenance(start, 60, NoticeKind::Maintenance, 14_400));
+        let told = notices.strongest(start).and_then(|(_, deadline)| deadline);
+        assert_eq!(told, Some(start + seconds(14_400)));
+        notices.see(maintenance(start, 13_000, NoticeKind::Maintenance, 20_000));
+        let told = notices.strongest(start).and_then(|(_, deadline)| deadline);
+        assert_eq!(told, Some(start + seconds(14_400)), "the drain is under way");
     }
 
     #[test]
     fn earliest_of_several_notices_decides() {
         let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceResponse::StopLeases));
+        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
         let lifecycle = Some((NoticeKind::AsgTermination, 0));
         notices.see(look(start, 0, Source::Lifecycle, lifecycle));
         notices.see(look(start, 1, Source::Spot, Some((NoticeKind::SpotTerminate, 60))));

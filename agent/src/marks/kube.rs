@@ -5,6 +5,7 @@
 
 use async_trait::async_trait;
 use ebbtide_core::ids::NodeName;
+use ebbtide_core::policy::ExtraTaint;
 use ebbtide_queue::client::wall_clock_now;
 use k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -14,7 +15,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::plan::{plan_clear, plan_condition, plan_mark};
-use super::{ExtraTaint, MarkError, NodeEvent, NodeMarks};
+use super::{MarkError, NodeEvent, NodeMarks};
 use crate::kubernetes::{RequestError, request};
 
 /// Conflicts in a row that are answered by another try: each one means that somebody else's

@@ -1,11 +1,11 @@
 //! The patches that mark a node, clear it, and show its condition: made of what stands.
 
+use ebbtide_core::policy::ExtraTaint;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use serde_json::{Value, json};
 
 use super::{
-    CORDON_ANNOTATION, EXTRA_TAINT_ANNOTATION, ExtraTaint, INTERRUPTION_CONDITION,
-    INTERRUPTION_TAINT,
+    CORDON_ANNOTATION, EXTRA_TAINT_ANNOTATION, INTERRUPTION_CONDITION, INTERRUPTION_TAINT,
 };
 
 /// The reason of the condition when nothing is known to happen to the node.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ebbtide_agent::OnBlockedEviction;
 use ebbtide_agent::kubernetes::{
     Departed, Departure, EvictionError, NodePods, NodeSight, PodId, SeenPod, Tier,
 };
 use ebbtide_core::ids::{NodeName, ReplicaId};
-use ebbtide_queue::control::{DrainReason, DrainRequest, NodeState};
+use ebbtide_core::policy::BlockedEviction;
+use ebbtide_queue::control::{DrainReason, DrainRequest, NodeNames, NodeState};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +34,7 @@ async fn request(world: &World, reason: DrainReason, seconds: u64) {
         generation: 0,
         reason,
         remaining: Duration::from_secs(seconds),
+        lost: NodeNames::default(),
     };
     world.queue.request_drain(request).await.expect("reachable");
 }
@@ -113,7 +114,7 @@ async fn blocked_pod_is_left_when_the_policy_says_so() {
     world.pods.keep("kept");
     let n1 = world.node("n1").with(|config| {
         config.drain.grace = Duration::from_secs(2);
-        config.drain.on_blocked_eviction = OnBlockedEviction::Wait;
+        config.drain.on_blocked_eviction = BlockedEviction::Wait;
     });
     let n1 = n1.start();
     n1.wait_until(|agent| agent.state() == NodeState::Ready).await;
@@ -241,7 +242,8 @@ async fn twenty_nodes_noticed_together_are_all_marked_and_claim_nothing_of_each_
     for node in &nodes {
         node.wait_until_busy(2).await;
     }
-    nodes.iter().for_each(|node| node.announce(60));
+    // None of it can finish in this time.
+    nodes.iter().for_each(|node| node.announce(10));
     for node in &nodes {
         node.wait_until(|agent| agent.state() == NodeState::Drained).await;
         within(world.marks.wait_for(&node.name, |marked| marked.is_cordoned)).await;

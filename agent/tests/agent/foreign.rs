@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ebbtide_agent::RebalanceResponse;
 use ebbtide_agent::kubernetes::{GroupLabels, SeenPod, Termination, Tier};
 use ebbtide_core::ids::NodeName;
+use ebbtide_core::policy::RebalanceAction;
 use ebbtide_queue::client::wall_clock_now;
 use ebbtide_queue::command::HandBackCause;
 use ebbtide_queue::control::{DrainReason, DrainState, NodeState};
@@ -128,7 +128,7 @@ async fn rebalance_taint_of_another_handler_follows_the_policy_for_rebalance() {
     n1.wait_until(|agent| agent.is_gate_open()).await;
 
     let world = World::new();
-    let n1 = world.node("n1").with(|config| config.drain.rebalance = RebalanceResponse::Drain);
+    let n1 = world.node("n1").with(|config| config.drain.rebalance = RebalanceAction::Drain);
     let n1 = n1.start();
     world.pods.taint(&node(), &[HANDLER_REBALANCE]);
     n1.wait_until(|agent| agent.state() == NodeState::Drained).await;

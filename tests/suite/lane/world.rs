@@ -16,7 +16,7 @@ use ebbtide_agent::{
 use ebbtide_core::ids::ReplicaId;
 use ebbtide_harness::{ControlPlane, Kubectl, NodeSpec, Program, until};
 use ebbtide_queue::client::{MemoryPort, WorkQueue, wall_clock_now};
-use ebbtide_queue::control::{DrainReason, DrainRequest, NodeState};
+use ebbtide_queue::control::{DrainReason, DrainRequest, NodeNames, NodeState};
 use ebbtide_queue::memory::ShardSettings;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
@@ -245,6 +245,7 @@ impl Running {
             generation: 0,
             reason: DrainReason::Operator,
             remaining: Duration::from_secs(seconds),
+            lost: NodeNames::default(),
         };
         self.queue.request_drain(request).await.unwrap();
     }
