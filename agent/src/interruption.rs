@@ -314,11 +314,13 @@ impl Flow {
 
     /// When something has to be looked at, whether or not anything happens.
     fn next_due(&self, now: Instant) -> Instant {
-        let drain = self.drain.as_ref().filter(|_| self.ending_by.is_none());
-        let drain = drain.and_then(RunningDrain::next_due);
-        [drain, self.notices.next_change(now), self.key.next_due(), self.node.next_due()]
+        // What a process that ends does not steer any more must not wake it either.
+        let drain = self.drain.as_ref().and_then(RunningDrain::next_due);
+        let steered = [drain, self.node.next_due(), self.evictions.next_due()];
+        let steered = steered.into_iter().filter(|_| self.ending_by.is_none());
+        [self.notices.next_change(now), self.key.next_due(), self.ending_by]
             .into_iter()
-            .chain([self.evictions.next_due(), self.ending_by])
+            .chain(steered)
             .flatten()
             .fold(now + LOOK_EVERY, Instant::min)
     }

@@ -12,8 +12,8 @@ const BUDGET_CAUSE: &str = "DisruptionBudget";
 /// A cause's message begins so, then comes the budget's name.
 const BUDGET_PREFIX: &str = "The disruption budget ";
 
-/// Text of the 409 for a pod whose name another one has by now.
-const OTHER_UID: &str = "UID in precondition";
+/// Texts of the 409 for a pod whose name another one has by now, of a deletion and an eviction.
+const OTHER_UID: [&str; 2] = ["UID in precondition", "the UID in the precondition"];
 
 /// Why a pod was not made to leave.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -45,7 +45,8 @@ pub(super) enum Refusal {
 
 /// Reads the status of a refusal; `explained` is the same in words.
 pub(super) fn read_refusal(status: &Status, explained: String) -> Refusal {
-    let is_replaced = status.code == 409 && status.message.contains(OTHER_UID);
+    let is_other = OTHER_UID.iter().any(|text| status.message.contains(text));
+    let is_replaced = status.code == 409 && is_other;
     if status.code == 404 || is_replaced {
         return Refusal::Gone;
     }
@@ -112,8 +113,13 @@ mod tests {
     #[test]
     fn absent_and_replaced_pods_are_gone_and_another_conflict_is_not() {
         assert_eq!(read(json!({ "code": 404 })), Refusal::Gone);
-        let replaced = "Precondition failed: UID in precondition: a, UID in object meta: b";
-        assert_eq!(read(json!({ "code": 409, "message": replaced })), Refusal::Gone);
+        for replaced in [
+            "Precondition failed: UID in precondition: a, UID in object meta: b",
+            "Operation cannot be fulfilled on Pod \"p\": the UID in the precondition (a) does not \
+             match the UID in record (b).",
+        ] {
+            assert_eq!(read(json!({ "code": 409, "message": replaced })), Refusal::Gone);
+        }
         let modified = read(json!({ "code": 409, "message": "the object has been modified" }));
         assert!(matches!(modified, Refusal::Error(EvictionError::Failed { .. })));
     }

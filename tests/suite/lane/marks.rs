@@ -193,7 +193,9 @@ async fn taint_of_cluster_autoscaler_empties_the_node_until_it_is_removed() {
     let cluster = require!(ControlPlane::shared().await);
     let space = Space::new(&cluster, "lane-foreign").await;
     space.run_pod("web", "web").await;
-    let agent = space.start_agent(|_| {}).await;
+    // None of the work can finish in this time.
+    let minute = Duration::from_secs(60);
+    let agent = space.start_agent(|config| config.drain.request_deadline = minute).await;
     agent.give_work().await;
     let key = "ToBeDeletedByClusterAutoscaler";
     let seconds = jiff::Timestamp::now().as_second();
