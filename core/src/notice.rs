@@ -224,7 +224,7 @@ impl InterruptionNotice {
             NoticeKind::SpotHibernate => Some(now),
             NoticeKind::AsgTermination => Some(self.first_seen.plus(asg_deadline)),
             NoticeKind::Maintenance | NoticeKind::Retirement => announcement.time,
-            // Metadata says nothing of other handlers: what they leave is known where they are seen.
+            // Metadata says nothing of other handlers; what they leave is known elsewhere.
             NoticeKind::Rebalance | NoticeKind::Foreign | NoticeKind::EngineDeleted => None,
         }
     }

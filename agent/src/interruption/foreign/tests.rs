@@ -1,3 +1,5 @@
+//! Sights of a node, and what of them counts.
+
 use std::sync::Arc;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! What stands on a node, and the patches that it calls for.
+
 use k8s_openapi::api::core::v1::{NodeCondition, NodeSpec, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
