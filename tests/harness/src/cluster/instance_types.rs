@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use super::NodeSpec;
 
 /// An instance type and where it is on offer.
+///
+/// Every offer has capacity: the provider overrides anything else in its file.
 #[derive(Debug, Clone)]
 pub struct InstanceType {
     name: String,

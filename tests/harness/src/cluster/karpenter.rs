@@ -29,7 +29,7 @@ pub struct Karpenter {
 }
 
 impl Karpenter {
-    /// Starts it (3 to 10 s) and waits until it has seen the cluster.
+    /// Starts it (2 s) and waits until it has seen the cluster.
     ///
     /// It launches only these types, and for pods that a node pool allows; see
     /// [`Self::node_pool`]. What it launches is played by `kwok` like every node. The control
