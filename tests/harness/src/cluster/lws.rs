@@ -35,7 +35,7 @@ pub struct LwsController {
 }
 
 impl LwsController {
-    /// Starts it (4 s, most of it for its large definitions) and waits until a LeaderWorkerSet can be created.
+    /// Starts it (4 s) and waits until a LeaderWorkerSet can be created.
     ///
     /// A control plane has one, started by the first test that asks: two would work against each
     /// other. So the shared control plane will do; each test looks at the sets of its own
