@@ -1,5 +1,5 @@
-// Only pins the LeaderWorkerSet controller that the tests run: `go install sigs.k8s.io/lws/cmd@…`
-// is refused, because the proxy lists no versions of that module.
+// Only pins the LeaderWorkerSet controller that the tests run. `go install …@v0.9.0` would also ask
+// for the list of the module's versions, which not every module proxy serves.
 module ebbtide.dev/tests/lws
 
 go 1.26.0

@@ -113,8 +113,8 @@ pub(crate) const CONTROL_PLANE: Part = Part {
     }),
 };
 
-/// The controller of LeaderWorkerSets; [`Source::GoCommand`] would need a list of its versions,
-/// which Go's module proxy does not have.
+/// The controller of LeaderWorkerSets. [`Source::GoCommand`] would need the list of its versions,
+/// which not every module proxy serves.
 pub(crate) const LEADER_WORKER_SET: Part = Part {
     name: "leaderworkerset",
     version: "v0.9.0",
