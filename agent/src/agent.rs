@@ -144,7 +144,6 @@ impl Agent {
             queue_answered_at: watch::Sender::new(None),
             queue_trouble: watch::Sender::default(),
             membership: watch::Sender::default(),
-            evictions_held_until: watch::Sender::default(),
             config,
         };
         shared.gate.close(ClosedFor::KeysUnread);
@@ -292,16 +291,18 @@ impl AgentHandle {
         AgentReport { counts: self.counts(), drains: self.shared.standing.borrow().reports.clone() }
     }
 
-    /// Waits until the agent is as wanted; looked at whenever units or its standing change. Give
+    /// Waits until the agent is as wanted; looked at whenever units, its standing or its lease gate change. Give
     /// it a time limit.
     pub async fn wait_until(&self, is_wanted: impl Fn(&Self) -> bool) {
         let mut changes = self.shared.desk.subscribe();
         let mut standing = self.shared.standing.subscribe();
+        let mut gate = self.shared.gate.subscribe();
         while !is_wanted(self) {
             // The senders live in `self`, so the waits cannot end with an error.
             tokio::select! {
                 _ = changes.changed() => {}
                 _ = standing.changed() => {}
+                () = gate.changed() => {}
             }
         }
     }

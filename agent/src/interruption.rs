@@ -6,6 +6,8 @@
 //! of its own. The gate comes first, synchronously. The queue and the Kubernetes API are called in
 //! lanes of their own: nothing here waits for either, and neither waits for the other.
 
+mod checkpoint;
+mod closing;
 mod drain;
 mod evictions;
 mod foreign;
@@ -36,6 +38,8 @@ use crate::kubernetes::{NodePods, NodeSight};
 use crate::marks::{MarkError, NodeMarks};
 use crate::pulse::Loop;
 use crate::shared::{DrainStanding, Shared};
+use checkpoint::CheckpointLane;
+use closing::ClosingLane;
 use drain::{RunningDrain, Want};
 use evictions::{Evicted, Evictions};
 use key::DrainKey;
@@ -92,6 +96,10 @@ enum Event {
     NodeMarked(node::Part, Option<&'static str>, Result<(), MarkError>),
     /// A pod was made to leave, or not.
     Evicted(Evicted),
+    /// The trainer was asked for a checkpoint, or not.
+    CheckpointAsked(Result<(), QueueError>),
+    /// A closing report was kept, or not.
+    ReportKept(Result<(), QueueError>),
     /// An operator was told, or not.
     Told,
 }
@@ -103,7 +111,6 @@ type Lanes = FuturesUnordered<BoxFuture<'static, Event>>;
 pub(crate) async fn run(shared: Arc<Shared>, kubernetes: Kubernetes, mut inputs: Inputs) {
     let mut flow = Flow::new(shared.clone(), kubernetes);
     let mut changes = shared.desk.subscribe();
-    let mut holds = shared.evictions_held_until.subscribe();
     loop {
         shared.pulses.beat(Loop::Interruption, Instant::now());
         let due = flow.next_due(Instant::now());
@@ -119,7 +126,6 @@ pub(crate) async fn run(shared: Arc<Shared>, kubernetes: Kubernetes, mut inputs:
                 Event::NodeSeen(inputs.sights.borrow_and_update().clone())
             }
             Some(event) = flow.lanes.next() => event,
-            Ok(()) = holds.changed() => Event::Due,
             Ok(()) = changes.changed() => Event::HoldingsChanged,
             () = sleep_until(due) => Event::Due,
         };
@@ -142,6 +148,8 @@ struct Flow {
     /// The node and its pods, as last seen.
     sight: NodeSight,
     drain: Option<RunningDrain>,
+    checkpoint: CheckpointLane,
+    closing: ClosingLane,
     /// When the process ends at the latest, once it is to end.
     ending_by: Option<Instant>,
     lanes: Lanes,
@@ -158,6 +166,8 @@ impl Flow {
             key: DrainKey::new(&shared.config),
             node: NodeLane::new(marks, shared.config.node().clone()),
             drain: None,
+            checkpoint: CheckpointLane::new(),
+            closing: ClosingLane::new(),
             ending_by: None,
             lanes: Lanes::new(),
             shared,
@@ -173,7 +183,10 @@ impl Flow {
             }
             Event::NodeSeen(sight) => self.see_node(sight, now),
             Event::Evicted(evicted) => self.evictions.take_answer(evicted, now),
-            Event::Viewed(seen) => self.key.take_view(&seen),
+            Event::Viewed(seen) => {
+                self.key.take_view(&seen);
+                self.checkpoint.take_view(&seen);
+            }
             Event::ShutDown => {
                 tracing::info!("shutting down, everything held is handed back");
                 self.ending_by = Some(now + (crate::config::SHUTDOWN_LIMIT - EXIT_RESERVE));
@@ -185,6 +198,8 @@ impl Flow {
                 }
                 self.node.take_answer(part, reason, &answer, now);
             }
+            Event::CheckpointAsked(answer) => self.checkpoint.take_answer(answer, now),
+            Event::ReportKept(answer) => self.closing.take_answer(answer, now),
             Event::HoldingsChanged | Event::Due | Event::Told => {}
         }
     }
@@ -195,7 +210,10 @@ impl Flow {
         self.steer_gate(want, now);
         self.steer_drain(want, now);
         self.hand_back(now);
+        let goes = self.drain.as_ref().is_some_and(|drain| drain.mark().is_some());
+        self.checkpoint.steer(goes, &self.shared, &self.lanes, now);
         self.note_drained(now);
+        self.closing.steer(&self.shared, &self.lanes, now);
         self.key.steer(&self.notices, self.drain.as_ref(), &self.shared, &self.lanes, now);
         if self.ending_by.is_none() {
             let reason = self.drain.as_ref().and_then(|drain| drain.mark());
@@ -254,11 +272,10 @@ impl Flow {
             }
             (Some(drain), Some(want)) => drain.tighten(want, now),
             (Some(drain), None) => {
-                tracing::info!(
-                    reason = drain.reason_word(),
-                    "drain cancelled, work is leased again"
-                );
+                let report = drain.cancel(&self.shared, now);
+                let begun = drain.begun();
                 self.drain = None;
+                self.report(report, begun);
             }
         }
     }
@@ -278,14 +295,25 @@ impl Flow {
 
     fn note_drained(&mut self, now: Instant) {
         let Some(drain) = &mut self.drain else { return };
-        if let Some(report) = drain.note_progress(&self.shared, now) {
-            self.shared.standing.send_modify(|standing| {
-                if standing.reports.len() == REPORTS_KEPT {
-                    standing.reports.remove(0);
-                }
-                standing.reports.push(report);
-            });
+        let cut_off = drain.cut_off(self.shared.config.drain.reserve);
+        let waits = self.checkpoint.is_awaited() && now < cut_off;
+        let report = drain.note_progress(&self.shared, waits, now);
+        let begun = drain.begun();
+        self.report(report, begun);
+    }
+
+    /// Keeps what a drain came to: here, and for operators in Redis.
+    fn report(&mut self, report: Option<DrainReport>, begun: Instant) {
+        let Some(report) = report else { return };
+        if let Some(closing) = self.key.closing_report(&report, begun, &self.shared) {
+            self.closing.add(closing);
         }
+        self.shared.standing.send_modify(|standing| {
+            if standing.reports.len() == REPORTS_KEPT {
+                standing.reports.remove(0);
+            }
+            standing.reports.push(report);
+        });
     }
 
     /// Shows the other loops where the node stands.
@@ -295,6 +323,7 @@ impl Flow {
             cause: drain.cause(),
             deadline: drain.deadline(),
             is_drained: drain.is_drained(),
+            idle_since: drain.idle_since(),
             pods_left: self.pods_left(drain),
         });
         self.shared.standing.send_if_modified(|standing| {
@@ -308,7 +337,8 @@ impl Flow {
     /// Whether the process may end now.
     fn may_end(&self, now: Instant) -> bool {
         let Some(ending_by) = self.ending_by else { return false };
-        let is_told = self.drain.is_none() || !self.key.has_call_to_make(self.drain.as_ref());
+        let is_told = self.drain.is_none() || !self.key.has_call_to_make(self.drain.as_ref(), now);
+        let is_told = is_told && !self.closing.has_more();
         now >= ending_by || (self.shared.is_empty() && is_told)
     }
 
@@ -320,6 +350,7 @@ impl Flow {
         let steered = steered.into_iter().filter(|_| self.ending_by.is_none());
         [self.notices.next_change(now), self.key.next_due(), self.ending_by]
             .into_iter()
+            .chain([self.closing.next_due(), self.checkpoint.next_due()])
             .chain(steered)
             .flatten()
             .fold(now + LOOK_EVERY, Instant::min)

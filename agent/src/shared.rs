@@ -43,9 +43,6 @@ pub(crate) struct Shared {
     /// The EP group that the node serves, by its engine pod's labels; none while that is unknown
     /// or there is no such pod.
     pub(crate) membership: watch::Sender<Option<Membership>>,
-    /// No pod is evicted before this, or before deadline − reserve: something is still to be
-    /// confirmed, such as a trainer's checkpoint.
-    pub(crate) evictions_held_until: watch::Sender<Option<Instant>>,
     /// Why the queue gave no answer, while it gives none.
     pub(crate) queue_trouble: watch::Sender<Option<String>>,
 }
@@ -70,6 +67,8 @@ pub(crate) struct DrainStanding {
     pub(crate) deadline: Instant,
     /// Nothing is held, no stream is open.
     pub(crate) is_drained: bool,
+    /// Since when the node stands idle although it stays.
+    pub(crate) idle_since: Option<Instant>,
     /// Pods that are still to leave the node, 0 once the evictions have ended; none while that is
     /// not known.
     pub(crate) pods_left: Option<usize>,
@@ -134,6 +133,19 @@ impl Shared {
         if left > 0 {
             tracing::info!(%version, units = left, "units restart under the new policy version");
         }
+    }
+
+    /// What the node costs, when exactly one price of the policy's pools fits it.
+    pub(crate) fn dollars_per_hour(&self) -> Option<f64> {
+        let facts = self.identity();
+        let fits = |wanted: &Option<String>, is: &Option<String>| wanted.is_none() || wanted == is;
+        let mut prices = self.config.prices.iter().filter(|price| {
+            fits(&price.instance_type, &facts.instance_type)
+                && fits(&price.zone, &facts.zone)
+                && facts.market == Some(price.market)
+        });
+        let first = prices.next()?.dollars_per_hour;
+        prices.all(|price| price.dollars_per_hour == first).then_some(first)
     }
 
     pub(crate) fn identity(&self) -> InstanceFacts {

@@ -41,7 +41,8 @@ impl Flow {
         let around = DrainAround {
             holdings: self.holdings(),
             is_cordoned: self.node.is_marked(),
-            held_until: *self.shared.evictions_held_until.borrow(),
+            // The planner holds back no longer than to deadline − reserve.
+            held_until: self.checkpoint.is_awaited().then(|| drain.deadline()),
             begun: drain.begun(),
             deadline: drain.deadline(),
         };

@@ -5,9 +5,11 @@
 mod engines;
 mod evictions;
 mod foreign;
+mod groups;
 mod notices;
 mod outages;
 mod restarts;
 mod soak;
+mod trainers;
 mod weights;
 mod world;
