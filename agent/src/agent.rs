@@ -25,6 +25,7 @@ use crate::gate::{ClosedFor, LeaseGate};
 use crate::hosting::{self, EngineSlot};
 use crate::imds::{self, ImdsClient};
 use crate::interruption::{self, DrainReport, Inputs};
+use crate::kubernetes::{Membership, NoPods, NodePods, NodeSight};
 use crate::ledger::{AgentCounts, Desk};
 use crate::marks::{NoMarks, NodeMarks};
 use crate::meeting;
@@ -49,6 +50,8 @@ pub struct Outside {
     pub marks: Arc<dyn NodeMarks>,
     /// Who else is told about notices.
     pub webhook: Option<Webhook>,
+    /// The pods of the Kubernetes node, and what others say about it.
+    pub pods: Arc<dyn NodePods>,
     /// The node's wall clock.
     pub wall_clock: fn() -> UnixMillis,
 }
@@ -62,6 +65,7 @@ impl Outside {
             engines: Vec::new(),
             marks: Arc::new(NoMarks),
             webhook: None,
+            pods: Arc::new(NoPods),
             wall_clock: wall_clock_now,
         }
     }
@@ -102,6 +106,7 @@ pub struct Agent {
     shared: Arc<Shared>,
     imds: Option<ImdsClient>,
     marks: Arc<dyn NodeMarks>,
+    pods: Arc<dyn NodePods>,
     connecting: Option<(Connector, Arc<LatePort>)>,
 }
 
@@ -143,10 +148,12 @@ impl Agent {
             run_version: watch::Sender::new(PolicyVersion::default()),
             queue_answered_at: watch::Sender::new(None),
             queue_trouble: watch::Sender::default(),
+            membership: watch::Sender::default(),
             config,
         };
         shared.gate.close(ClosedFor::KeysUnread);
-        Self { shared: Arc::new(shared), imds: outside.imds, marks: outside.marks, connecting }
+        let Outside { imds, marks, pods, .. } = outside;
+        Self { shared: Arc::new(shared), imds, marks, pods, connecting }
     }
 
     /// A handle to look at this agent.
@@ -165,7 +172,7 @@ impl Agent {
     }
 
     async fn run_loops(self, shutdown: CancellationToken) -> Result<AgentReport, AgentError> {
-        let Self { shared, imds, marks, connecting } = self;
+        let Self { shared, imds, marks, pods, connecting } = self;
         tracing::info!(
             run = %shared.config.run,
             holder = %shared.config.holder,
@@ -177,12 +184,15 @@ impl Agent {
         let serving = serve(&shared).await?;
         let (sightings, sighted) = mpsc::channel(SIGHTINGS_WAITING);
         let (views, viewed) = watch::channel(None);
-        let inputs = Inputs { sightings: sighted, views: viewed, shutdown };
+        let (sights, seen) = watch::channel(NodeSight::default());
+        let inputs = Inputs { sightings: sighted, views: viewed, sights: seen, shutdown };
+        let kubernetes = interruption::Kubernetes { marks, pods: pods.clone() };
         tokio::select! {
-            () = interruption::run(shared.clone(), marks, inputs) => {}
+            () = interruption::run(shared.clone(), kubernetes, inputs) => {}
             () = hosting::host(shared.clone()) => {}
             () = meeting::meet(&shared, views) => {}
             () = watch_imds(&shared, imds, sightings) => {}
+            () = pods.follow(shared.config.node(), &sights) => {}
             () = connect(connecting) => {}
             () = serving => {}
         }
@@ -263,6 +273,17 @@ impl AgentHandle {
     /// The strongest notice that counts now.
     pub fn notice(&self) -> Option<NoticeKind> {
         self.shared.standing.borrow().notice.map(|(kind, _)| kind)
+    }
+
+    /// Pods that are still to leave its node, 0 once the evictions have ended; `None` while that
+    /// is not known, or no drain is under way.
+    pub fn pods_left(&self) -> Option<usize> {
+        self.shared.standing.borrow().drain?.pods_left
+    }
+
+    /// The EP group that its node serves, by the labels of the engine pod.
+    pub fn membership(&self) -> Option<Membership> {
+        self.shared.membership.borrow().clone()
     }
 
     /// Whether it may lease work now.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{Holder, IdError, NodeName, ReplicaId, RunId};
-use ebbtide_core::policy::{Market, RebalanceAction};
+use ebbtide_core::policy::{BlockedEviction, Market, RebalanceAction};
 use ebbtide_queue::command::ProgressLimits;
 use ebbtide_queue::control::NodeRole;
 
@@ -130,6 +130,13 @@ pub struct DrainTerms {
     pub maintenance_lead: Duration,
     /// Whether a node with degraded hardware is drained when that is announced. Default false.
     pub leave_degraded: bool,
+    /// All pods go from this long before the deadline on, the engines' too. At most the reserve.
+    /// Default 5 s.
+    pub grace: Duration,
+    /// Whether pods are evicted at all; otherwise the node is only marked. Default: they are.
+    pub evict: bool,
+    /// What becomes of pods that a disruption budget keeps until then. Default: they are deleted.
+    pub on_blocked_eviction: BlockedEviction,
 }
 
 impl Default for DrainTerms {
@@ -142,6 +149,9 @@ impl Default for DrainTerms {
             rebalance_ttl: Duration::from_secs(900),
             maintenance_lead: Duration::from_secs(1800),
             leave_degraded: false,
+            grace: Duration::from_secs(5),
+            evict: true,
+            on_blocked_eviction: BlockedEviction::Delete,
         }
     }
 }

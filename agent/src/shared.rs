@@ -16,6 +16,7 @@ use crate::config::AgentConfig;
 use crate::gate::{ClosedFor, LeaseGate};
 use crate::hosting::EngineSlot;
 use crate::interruption::DrainReport;
+use crate::kubernetes::Membership;
 use crate::ledger::{Desk, Leave};
 use crate::metrics::Metrics;
 use crate::pulse::Pulses;
@@ -42,6 +43,9 @@ pub(crate) struct Shared {
     pub(crate) run_version: watch::Sender<PolicyVersion>,
     /// When the queue last answered; none before it did.
     pub(crate) queue_answered_at: watch::Sender<Option<Instant>>,
+    /// The EP group that the node serves, by its engine pod's labels; none while that is unknown
+    /// or there is no such pod.
+    pub(crate) membership: watch::Sender<Option<Membership>>,
     /// Why the queue gave no answer, while it gives none.
     pub(crate) queue_trouble: watch::Sender<Option<String>>,
 }
@@ -68,6 +72,9 @@ pub(crate) struct DrainStanding {
     pub(crate) is_drained: bool,
     /// Since when the node stands idle although it stays.
     pub(crate) idle_since: Option<Instant>,
+    /// Pods that are still to leave the node, 0 once the evictions have ended; none while that is
+    /// not known.
+    pub(crate) pods_left: Option<usize>,
 }
 
 /// What IMDS tells about the instance.

@@ -26,6 +26,7 @@ use self::release::{AGENT, CONTROLLER, Release, chart, shipped_policy};
 const EVENT_LIMIT: Duration = Duration::from_secs(60);
 const WAIT: [&str; 2] = ["--wait", "--timeout=60s"];
 
+// Case 43.
 #[tokio::test]
 async fn agent_runs_on_every_node_whatever_its_taints_and_two_controllers_get_ready() {
     let cluster = require!(ControlPlane::shared().await);
@@ -47,6 +48,10 @@ async fn agent_runs_on_every_node_whatever_its_taints_and_two_controllers_get_re
     assert_eq!(hosts, nodes.iter().cloned().collect());
     assert_eq!(agents.len(), nodes.len(), "a node never has two agents");
     assert!(agents.iter().all(|pod| pod["spec"]["hostNetwork"] == true));
+    for pod in agents.iter().chain(&release.pods(CONTROLLER).await) {
+        let label = &pod["metadata"]["labels"]["ebbtide.dev/component"];
+        assert!(label.is_string(), "agents know Ebbtide's own pods by it: {pod}");
+    }
     let deployment = release.get("deployment", CONTROLLER).await;
     assert_eq!(deployment["status"]["readyReplicas"], 2);
     release.close().await;

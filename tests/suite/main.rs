@@ -12,6 +12,7 @@ mod bench;
 mod chart;
 mod controller;
 mod demo;
+mod lane;
 mod policy;
 mod programs;
 mod python;

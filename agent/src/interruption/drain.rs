@@ -35,17 +35,25 @@ impl Want {
             NoticeKind::AsgTermination => DrainReason::Lifecycle,
             NoticeKind::Maintenance | NoticeKind::Retirement => DrainReason::Maintenance,
             NoticeKind::Rebalance => DrainReason::Rebalance,
+            NoticeKind::Foreign | NoticeKind::EngineDeleted => DrainReason::Foreign,
         };
-        Self { reason, kind: Some(kind), deadline, goes: true }
+        // The node of an engine pod that is deleted may stay.
+        let goes = kind != NoticeKind::EngineDeleted;
+        Self { reason, kind: Some(kind), deadline, goes }
     }
 
-    /// This drain, together with one that others ask for: the earlier deadline holds, and a notice
-    /// is the stronger reason.
+    /// This drain, together with one that others ask for: the earlier deadline holds, a notice is
+    /// the stronger reason, and a rehearsal is the weaker one. Where others have a reason of their
+    /// own, the end of an engine pod is its consequence.
     pub(super) fn joined_with(self, asked: Self) -> Self {
-        let is_notice = self.reason == DrainReason::Notice;
-        let reason = if is_notice { self.reason } else { asked.reason };
+        let is_stronger = self.reason == DrainReason::Notice || asked.reason == DrainReason::Drill;
+        let reason = if is_stronger { self.reason } else { asked.reason };
+        let is_cause = |kind: &NoticeKind| {
+            *kind != NoticeKind::EngineDeleted || reason == DrainReason::Foreign
+        };
+        let kind = self.kind.filter(is_cause);
         let goes = self.goes || asked.goes;
-        Self { reason, deadline: self.deadline.min(asked.deadline), goes, ..self }
+        Self { reason, kind, deadline: self.deadline.min(asked.deadline), goes }
     }
 }
 
@@ -161,10 +169,16 @@ impl RunningDrain {
         self.want.kind.map_or(word_of(self.want.reason), NoticeKind::as_str)
     }
 
-    /// What the node is to be marked with, if it is: a rehearsal marks nothing, and of a replica
-    /// only the node that goes is marked.
+    /// What the node is to be marked with, if it is: a rehearsal marks nothing, of a replica only
+    /// the node that goes is marked, and the end of an engine pod is not that of its node.
     pub(super) fn mark(&self) -> Option<&'static str> {
         (self.want.goes && !self.is_rehearsal()).then(|| self.reason_word())
+    }
+
+    /// Whether the pods of the node are to leave: where it is marked, unless another handler
+    /// empties it, by rules of its own that may be more patient than ours.
+    pub(super) fn evicts(&self) -> bool {
+        self.mark().is_some() && self.want.reason != DrainReason::Foreign
     }
 
     /// What an operator is told.

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests may unwrap")]
 
 mod engines;
+mod evictions;
+mod foreign;
 mod groups;
 mod notices;
 mod outages;

@@ -12,6 +12,7 @@ use ebbtide_agent::emulator::{
     EngineConfig, EngineEmulator, ImdsEmulator, ImdsHandle, InstanceIdentity,
 };
 use ebbtide_agent::engine::VllmEngine;
+use ebbtide_agent::kubernetes::MemoryPods;
 use ebbtide_agent::marks::MemoryMarks;
 use ebbtide_agent::{
     Agent, AgentConfig, AgentError, AgentHandle, AgentReport, DrainTerms, ImdsClient, LeaseTerms,
@@ -109,13 +110,19 @@ pub struct World {
     pub port: Arc<FlakyPort>,
     pub queue: WorkQueue,
     pub marks: MemoryMarks,
+    pub pods: MemoryPods,
 }
 
 impl World {
     pub fn new() -> Self {
         let port =
             FlakyPort::to(Arc::new(MemoryPort::new(2, ShardSettings::default(), wall_clock_now)));
-        Self { queue: WorkQueue::new(port.clone()), port, marks: MemoryMarks::default() }
+        Self {
+            queue: WorkQueue::new(port.clone()),
+            port,
+            marks: MemoryMarks::default(),
+            pods: MemoryPods::default(),
+        }
     }
 
     /// Makes the queue unreachable for everybody, or reachable again.
@@ -292,6 +299,7 @@ impl<'a> NodePlan<'a> {
             imds: Some(ImdsClient::new(&place.imds.base_url()).expect("a URL")),
             engines: if self.has_engine { vec![Arc::new(engine)] } else { Vec::new() },
             marks: Arc::new(self.world.marks.clone()),
+            pods: Arc::new(self.world.pods.clone()),
             wall_clock: self.wall_clock,
             ..Outside::with_queue(self.queue.clone())
         }

@@ -107,6 +107,8 @@ annotations:
 # Not the chart's version: a new chart alone makes no agent hand its work back.
 labels:
   {{- include "ebbtide.selectorLabels" . | nindent 2 }}
+  # By this label agents know Ebbtide's own pods, which they never evict.
+  ebbtide.dev/component: {{ .component }}
   {{- with $part.podLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
