@@ -21,8 +21,20 @@ pub(crate) enum ClosedFor {
     Shutdown,
 }
 
+impl ClosedFor {
+    /// The word that others are told.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::KeysUnread => "starting",
+            Self::Drain => "drain",
+            Self::Rebalance => "rebalance",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
 #[derive(Debug, Default)]
-struct State {
+pub(crate) struct State {
     closed_for: BTreeSet<ClosedFor>,
     claims: usize,
 }
@@ -64,6 +76,16 @@ impl LeaseGate {
         self.state.borrow().closed_for.contains(&reason)
     }
 
+    /// Why the gate is closed; empty when it is open.
+    pub(crate) fn closed_for(&self) -> Vec<ClosedFor> {
+        self.state.borrow().closed_for.iter().copied().collect()
+    }
+
+    /// Notices every change from now on.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
     /// Begins a claim, if the gate is open at this moment.
     pub(crate) fn begin_claim(&self) -> Option<Claim<'_>> {
         let mut is_begun = false;
@@ -85,6 +107,14 @@ impl LeaseGate {
     pub(crate) async fn opened(&self) {
         // The sender lives in `self`, so the wait cannot end with an error.
         let _ = self.state.subscribe().wait_for(|state| state.closed_for.is_empty()).await;
+    }
+}
+
+impl LeaseGate {
+    /// Waits until the gate is closed.
+    pub(crate) async fn closed(&self) {
+        // The sender lives in `self`, so the wait cannot end with an error.
+        let _ = self.state.subscribe().wait_for(|state| !state.closed_for.is_empty()).await;
     }
 }
 

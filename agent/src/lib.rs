@@ -22,6 +22,8 @@ mod metrics;
 mod pulse;
 mod server;
 mod shared;
+mod socket;
+mod workers;
 
 pub use agent::{Agent, AgentError, AgentHandle, AgentReport, Outside, run};
 pub use config::{

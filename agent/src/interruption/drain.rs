@@ -10,7 +10,7 @@ use ebbtide_queue::control::DrainReason;
 use tokio::time::Instant;
 
 use super::word_of;
-use crate::ledger::AgentCounts;
+use crate::ledger::{AgentCounts, Leave};
 use crate::marks::NodeEvent;
 use crate::shared::Shared;
 
@@ -80,9 +80,7 @@ pub(super) struct RunningDrain {
 
 impl RunningDrain {
     pub(super) fn begin(want: Want, shared: &Shared, now: Instant) -> Self {
-        let ledger = shared.desk.ledger();
-        let (units_held, counts_before) = (ledger.held(), ledger.counts());
-        drop(ledger);
+        let (units_held, counts_before) = (shared.held(), shared.counts());
         let remaining_ms = want.deadline.saturating_duration_since(now).as_millis() as u64;
         tracing::warn!(
             reason = word_of(want.reason),
@@ -110,6 +108,10 @@ impl RunningDrain {
             self.next_plan = now;
         }
         self.want = Want { deadline: want.deadline.min(self.want.deadline), ..want };
+    }
+
+    pub(super) fn reason(&self) -> DrainReason {
+        self.want.reason
     }
 
     pub(super) fn cause(&self) -> HandBackCause {
@@ -152,7 +154,8 @@ impl RunningDrain {
         }
     }
 
-    /// Plans, and lets go what will not finish in time, the longest first.
+    /// Plans over the units of engines and of custom workers, and lets go what will not finish in
+    /// time, the longest first. Custom workers may send their tail, up to deadline − reserve.
     pub(super) fn hand_back(&mut self, shared: &Shared, now: Instant) {
         if self.is_drained || now < self.next_plan {
             return;
@@ -161,18 +164,34 @@ impl RunningDrain {
         let remaining = self.want.deadline.saturating_duration_since(now);
         let window = DrainWindow { remaining, reserve: terms.reserve };
         let leave = shared.leave(self.cause(), now);
+        let cut_off = self.want.deadline.checked_sub(terms.reserve).unwrap_or(now);
         let mut ledger = shared.desk.ledger();
-        let plan = plan_drain(&ledger.in_flight(now), ledger.lengths(), window);
+        let mut units = ledger.in_flight(now);
+        units.extend(shared.workers.workers().in_flight(now));
+        let plan = plan_drain(&units, ledger.lengths(), window);
         let leaving: Vec<&UnitId> = plan.handed_back().map(|decision| &decision.unit).collect();
-        let left = ledger.leave(leaving.into_iter(), leave, now);
+        let left = ledger.leave(leaving.iter().copied(), leave, now);
         drop(ledger);
         if left > 0 {
             shared.desk.nudge();
-            log_plan(&plan, left, remaining);
         }
-        let cut_off = self.want.deadline.checked_sub(terms.reserve).unwrap_or(now);
+        let released = self.release(shared, &plan, cut_off, now);
+        if left + released > 0 {
+            log_plan(&plan, left + released, remaining);
+        }
         let again = now + shared.config.pace.replan_every;
         self.next_plan = if cut_off > now { again.min(cut_off) } else { again };
+    }
+
+    /// Tells custom workers what the plan means for their units; gives how many go.
+    fn release(&self, shared: &Shared, plan: &DrainPlan, cut_off: Instant, now: Instant) -> usize {
+        let leave = shared.leave_workers(self.cause(), now);
+        let leave = Leave { write_by: leave.write_by.min(cut_off), ..leave };
+        shared.workers.change(|workers| {
+            workers.hasten(cut_off);
+            workers.keep(plan.kept().map(|decision| &decision.unit), cut_off);
+            workers.release(plan.handed_back().map(|decision| &decision.unit), leave)
+        })
     }
 
     /// Looks whether the node is empty; gives the report when it has just become so.
@@ -185,7 +204,7 @@ impl RunningDrain {
             return None;
         }
         self.is_drained = true;
-        let counts = shared.desk.ledger().counts();
+        let counts = shared.counts();
         let before = &self.counts_before;
         let report = DrainReport {
             reason: self.want.reason,
@@ -213,7 +232,7 @@ impl RunningDrain {
             return;
         }
         self.is_overdue = true;
-        let held = shared.desk.ledger().held();
+        let held = shared.held();
         shared.metrics.units_lost.inc_by(held as u64);
         if held > 0 {
             tracing::error!(
