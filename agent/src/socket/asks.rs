@@ -34,7 +34,7 @@ pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
 
 /// `POST /v1/lease`.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a lease call")]
 pub(super) struct LeaseAsk {
     worker: String,
     #[serde(default)]
@@ -87,7 +87,7 @@ impl LeaseAsk {
 
 /// A body that names units.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with worker and units")]
 pub(super) struct Batch<T> {
     worker: String,
     units: Vec<T>,
@@ -141,7 +141,7 @@ impl Batch<RenewItem> {
 
 /// `POST /v1/append`.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "tokens of a unit")]
 pub(super) struct AppendItem {
     unit: UnitId,
     fencing_token: FencingToken,
@@ -153,7 +153,7 @@ pub(super) struct AppendItem {
 
 /// `POST /v1/complete`.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the end of a unit")]
 pub(super) struct CompleteItem {
     unit: UnitId,
     fencing_token: FencingToken,
@@ -165,7 +165,7 @@ pub(super) struct CompleteItem {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a finish")]
 struct FinishWords {
     reason: FinishReason,
     stop_reason: Option<StopReason>,
@@ -173,7 +173,7 @@ struct FinishWords {
 
 /// `POST /v1/score`.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a score of a unit")]
 pub(super) struct ScoreItem {
     unit: UnitId,
     fencing_token: FencingToken,
@@ -185,7 +185,7 @@ pub(super) struct ScoreItem {
 
 /// `POST /v1/hand-back`.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a unit to hand back")]
 pub(super) struct HandBackItem {
     unit: UnitId,
     fencing_token: FencingToken,
@@ -208,7 +208,7 @@ enum CauseWord {
 
 /// `POST /v1/fail`.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a unit and its problem")]
 pub(super) struct FailItem {
     unit: UnitId,
     fencing_token: FencingToken,
@@ -221,7 +221,7 @@ pub(super) struct FailItem {
 
 /// `POST /v1/renew`.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a unit to renew")]
 pub(super) struct RenewItem {
     unit: UnitId,
     fencing_token: FencingToken,

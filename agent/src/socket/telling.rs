@@ -110,7 +110,8 @@ pub(super) fn events(told: Option<&View>, view: &View, clocks: Clocks) -> Vec<Ev
     if told.is_none() {
         events.push(Event::State(state_words(view, clocks)));
     }
-    if let Some(notice) = view.notice.filter(|_| told.is_none_or(|t| t.notice != view.notice)) {
+    let known = told.and_then(|told| told.notice);
+    if let Some(notice) = view.notice.filter(|notice| is_news(known, *notice)) {
         events.push(Event::Notice(notice_words(notice, clocks)));
     }
     let known: BTreeMap<&LeaseKey, UnitState> =
@@ -141,6 +142,18 @@ pub(super) fn events(told: Option<&View>, view: &View, clocks: Clocks) -> Vec<Ev
         events.push(Event::Reopened {});
     }
     events
+}
+
+/// Whether a worker has to hear of it. That the notice behind a drain is gone is none of its
+/// business for as long as the drain goes on.
+fn is_news(known: Option<NodeNotice>, notice: NodeNotice) -> bool {
+    let Some(known) = known else { return true };
+    let is_sooner = match (known.deadline, notice.deadline) {
+        (Some(known), Some(deadline)) => deadline < known,
+        (known, deadline) => known.is_none() && deadline.is_some(),
+    };
+    let has_other_kind = notice.kind.is_some() && notice.kind != known.kind;
+    is_sooner || has_other_kind || notice.reason != known.reason
 }
 
 pub(super) fn state_words(view: &View, clocks: Clocks) -> StateWords {

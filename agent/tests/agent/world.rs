@@ -2,6 +2,7 @@
 //! emulated metadata service and engine over real HTTP.
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use ebbtide_agent::emulator::engine::ResponseLengths;
 use ebbtide_agent::emulator::{
     EngineConfig, EngineEmulator, ImdsEmulator, ImdsHandle, InstanceIdentity,
 };
-use ebbtide_agent::engine::VllmEngine;
+use ebbtide_agent::engine::{Engine, VllmEngine};
 use ebbtide_agent::marks::MemoryMarks;
 use ebbtide_agent::{
     Agent, AgentConfig, AgentError, AgentHandle, AgentReport, DrainTerms, ImdsClient, LeaseTerms,
@@ -113,8 +114,16 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
-        let port =
-            FlakyPort::to(Arc::new(MemoryPort::new(2, ShardSettings::default(), wall_clock_now)));
+        Self::with_settings(ShardSettings::default())
+    }
+
+    /// A run whose responses are scored.
+    pub fn scored() -> Self {
+        Self::with_settings(ShardSettings { has_reward_stage: true, ..ShardSettings::default() })
+    }
+
+    fn with_settings(settings: ShardSettings) -> Self {
+        let port = FlakyPort::to(Arc::new(MemoryPort::new(2, settings, wall_clock_now)));
         Self { queue: WorkQueue::new(port.clone()), port, marks: MemoryMarks::default() }
     }
 
@@ -186,6 +195,7 @@ impl World {
             world: self,
             config,
             engine: engine_config(),
+            has_engine: true,
             wall_clock: wall_clock_now,
             queue: self.queue.clone(),
         }
@@ -218,6 +228,7 @@ pub struct NodePlan<'a> {
     world: &'a World,
     pub config: AgentConfig,
     pub engine: EngineConfig,
+    has_engine: bool,
     pub wall_clock: fn() -> ebbtide_core::time::UnixMillis,
     queue: WorkQueue,
 }
@@ -231,6 +242,12 @@ impl<'a> NodePlan<'a> {
     pub fn with_engine(mut self, change: impl FnOnce(&mut EngineConfig)) -> Self {
         change(&mut self.engine);
         self
+    }
+
+    /// Without an engine, for custom workers at this socket.
+    pub fn for_workers(mut self, socket: &Path) -> Self {
+        self.has_engine = false;
+        self.with(|config| config.socket = Some(socket.to_owned()))
     }
 
     pub fn with_clock(mut self, clock: fn() -> ebbtide_core::time::UnixMillis) -> Self {
@@ -272,10 +289,11 @@ impl<'a> NodePlan<'a> {
     }
 
     pub fn outside(&self, place: &Place) -> Outside {
-        let engine = VllmEngine::new(&place.engine.base_url()).expect("a URL");
+        let engine = || VllmEngine::new(&place.engine.base_url()).expect("a URL");
+        let engines = self.has_engine.then(|| Arc::new(engine()) as Arc<dyn Engine>);
         Outside {
             imds: Some(ImdsClient::new(&place.imds.base_url()).expect("a URL")),
-            engines: vec![Arc::new(engine)],
+            engines: engines.into_iter().collect(),
             marks: Arc::new(self.world.marks.clone()),
             wall_clock: self.wall_clock,
             ..Outside::with_queue(self.queue.clone())

@@ -17,7 +17,7 @@ fn refusal_of<T>(answer: Result<T, super::super::refusal::Refusal>, body: &Value
 fn wrong_lease_calls_are_refused_with_the_field() {
     for (body, word) in [
         (json!({}), "missing field `worker`"),
-        (json!([]), "invalid type: sequence"),
+        (json!([]), "expected a lease call"),
         (json!({"worker": "a", "limit": 1}), "weights_version must be given"),
         (json!({"worker": "a", "limit": 0, "weights_version": 0}), "limit must be 1 to 128"),
         (json!({"worker": "a", "limit": 129, "weights_version": 0}), "limit must be 1 to 128"),

@@ -126,3 +126,25 @@ fn rebalance_and_shutdown_are_told_without_a_deadline() {
         );
     }
 }
+
+#[test]
+fn only_what_concerns_the_worker_is_news() {
+    let clocks = clocks();
+    let at = |seconds| clocks.now + Duration::from_secs(seconds);
+    let notice = |kind, reason, deadline| Some(NodeNotice { kind, reason, deadline });
+    let spot = Some(NoticeKind::SpotTerminate);
+    let known = notice(spot, "notice", Some(at(100)));
+    for (notice, is_told) in [
+        (known, false),
+        (notice(None, "notice", Some(at(100))), false),
+        (notice(spot, "notice", Some(at(101))), false),
+        (notice(spot, "notice", Some(at(99))), true),
+        (notice(Some(NoticeKind::SpotHibernate), "notice", Some(at(100))), true),
+        (notice(None, "scale_in", Some(at(100))), true),
+    ] {
+        let closed =
+            |notice| View { closed_for: vec![ClosedFor::Drain], notice, ..quiet(Vec::new()) };
+        let told = events(Some(&closed(known)), &closed(notice), clocks);
+        assert_eq!(names(&told).contains(&"notice"), is_told, "{notice:?}");
+    }
+}
