@@ -10,6 +10,9 @@ use crate::socket::asks::{
 };
 use crate::socket::refusal::Code;
 use crate::socket::{OPENAPI, routes};
+use crate::workers::{
+    BODY_BYTES_MAX, STREAMS_PER_WORKER, TAIL_TOKENS_MAX, UNITS_PER_WORKER, WAIT_MAX, WORKERS_MAX,
+};
 
 fn document() -> Value {
     serde_json::from_str(OPENAPI).expect("the file is JSON")
@@ -31,43 +34,53 @@ fn every_route_is_described_and_every_description_is_a_route() {
     assert_eq!(served, described);
 }
 
+/// What a body comes to at this path, as the route reads it.
+fn take(path: &str, body: &[u8]) -> Result<(), String> {
+    let taken = match path {
+        "/v1/lease" => asks::read::<LeaseAsk>(body).and_then(LeaseAsk::job).map(drop),
+        "/v1/append" => asks::read::<Batch<AppendItem>>(body).and_then(Batch::job).map(drop),
+        "/v1/complete" => asks::read::<Batch<CompleteItem>>(body).and_then(Batch::job).map(drop),
+        "/v1/score" => asks::read::<Batch<ScoreItem>>(body).and_then(Batch::job).map(drop),
+        "/v1/hand-back" => asks::read::<Batch<HandBackItem>>(body).and_then(Batch::job).map(drop),
+        "/v1/fail" => asks::read::<Batch<FailItem>>(body).and_then(Batch::job).map(drop),
+        "/v1/renew" => asks::read::<Batch<RenewItem>>(body).and_then(Batch::renew_job).map(drop),
+        other => panic!("no reader is known for {other}"),
+    };
+    taken.map_err(|refusal| refusal.message().to_owned())
+}
+
 #[test]
 fn every_example_of_a_request_is_taken() {
     let document = document();
-    let example = |path: &str| {
+    for (_, path, _) in routes().iter().filter(|(method, ..)| *method == "post") {
         let body = &document["paths"][path]["post"]["requestBody"]["content"]["application/json"];
         assert!(body["example"].is_object(), "{path} has no example");
-        serde_json::to_vec(&body["example"]).expect("JSON")
-    };
-    type Taken = Result<(), String>;
-    fn job<T, U>(read: Result<T, super::super::refusal::Refusal>, job: impl Fn(T) -> U) -> Taken
-    where
-        U: IntoTaken,
-    {
-        read.map_err(|refusal| refusal.message().to_owned()).and_then(|ask| job(ask).taken())
-    }
-    let all: [(&str, &dyn Fn(&[u8]) -> Taken); 7] = [
-        ("/v1/lease", &|body| job(asks::read::<LeaseAsk>(body), LeaseAsk::job)),
-        ("/v1/append", &|body| job(asks::read::<Batch<AppendItem>>(body), Batch::job)),
-        ("/v1/complete", &|body| job(asks::read::<Batch<CompleteItem>>(body), Batch::job)),
-        ("/v1/score", &|body| job(asks::read::<Batch<ScoreItem>>(body), Batch::job)),
-        ("/v1/hand-back", &|body| job(asks::read::<Batch<HandBackItem>>(body), Batch::job)),
-        ("/v1/fail", &|body| job(asks::read::<Batch<FailItem>>(body), Batch::job)),
-        ("/v1/renew", &|body| job(asks::read::<Batch<RenewItem>>(body), Batch::renew_job)),
-    ];
-    assert_eq!(all.len(), routes().iter().filter(|(method, ..)| *method == "post").count());
-    for (path, take) in all {
-        assert_eq!(take(&example(path)), Ok(()), "{path}");
+        let body = serde_json::to_vec(&body["example"]).expect("JSON");
+        assert_eq!(take(path, &body), Ok(()), "{path}");
     }
 }
 
-trait IntoTaken {
-    fn taken(self) -> Result<(), String>;
-}
-
-impl<T> IntoTaken for Result<T, super::super::refusal::Refusal> {
-    fn taken(self) -> Result<(), String> {
-        self.map(drop).map_err(|refusal| refusal.message().to_owned())
+#[test]
+fn every_call_of_the_guide_is_taken_and_its_limits_are_those_of_the_code() {
+    let guide = include_str!("../../../../docs/custom-workers.md");
+    let calls = guide.split("\napi ").skip(1).map(|call| {
+        let (name, rest) = call.split_once(" -d '").expect("a body");
+        (format!("/v1/{name}"), rest.split('\'').next().expect("its end"))
+    });
+    let calls: Vec<(String, &str)> = calls.collect();
+    assert_eq!(calls.len(), 4);
+    for (path, body) in calls {
+        assert_eq!(take(&path, body.as_bytes()), Ok(()), "{path} {body}");
+    }
+    for limit in [
+        format!("| workers on a node | {WORKERS_MAX} |"),
+        format!("one call names | {UNITS_PER_WORKER} |"),
+        format!("| streams of notices of one worker | {STREAMS_PER_WORKER} |"),
+        format!("| bytes of a request | {} MiB |", BODY_BYTES_MAX >> 20),
+        format!("| tokens in one `append` | {},000 |", TAIL_TOKENS_MAX / 1_000),
+        format!("| `wait_ms` | {},000 |", WAIT_MAX.as_secs()),
+    ] {
+        assert!(guide.contains(&limit), "the guide does not say {limit}");
     }
 }
 
