@@ -6,6 +6,7 @@
 
 mod answers;
 mod asks;
+mod body;
 mod front;
 mod listener;
 mod notices;

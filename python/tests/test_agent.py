@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -168,45 +168,64 @@ def test_worker_streams_completes_and_scores(node: Node, run: str, redis_server:
     assert agent.status()["held"] == 0
 
 
+class Pace:
+    """Appends a hundred tokens to each of these units, every quarter of a second."""
+
+    def __init__(self, agent: NodeAgent, grants: Iterable[AgentGrant]) -> None:
+        self._agent = agent
+        self._grants = list(grants)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.made = 0
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.25):
+            for grant in self._grants:
+                self._agent.append(grant, tokens(self.made, 100))
+            self.made += 100
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
 def test_notice_keeps_what_finishes_and_releases_the_rest(
     node: Node, run: str, redis_server: Server, metadata_mock: str
 ) -> None:
     node.start()
-    agent, pause = node.agent("env"), threading.Event()
+    agent = node.agent("env")
     with Queue.connect(redis_server.url, run) as queue:
         trainer = queue.trainer("t", groups_per_step=2)
-        trainer.enqueue_group(group("short", 1, 800))
-        trainer.enqueue_group(group("long", 1, 200_000))
+        # At 400 tokens a second: some ten seconds, and far more than the notice leaves.
+        trainer.enqueue_group(group("short", 1, 5_000))
+        trainer.enqueue_group(group("long", 1, 2_000_000))
         grants = {grant.group.group_id: grant for grant in lease(agent, 2)}
         events = agent.notices()
         assert isinstance(next(events), NodeState)
-        made = 0
-        for _ in range(6):  # a hundred tokens each quarter of a second
-            for grant in grants.values():
-                assert agent.append(grant, tokens(made, 100)).answer is Answer.OK
-            made += 100
-            pause.wait(0.25)
+        pace = Pace(agent, grants.values())
+        until("speeds to be known", lambda: pace.made > 600)
         node.announce(metadata_mock, 110)
         notice = heard(events, lambda event: isinstance(event, NodeNotice))
         assert isinstance(notice, NodeNotice) and notice.kind == "spot_terminate"
         assert notice.remaining_s is not None and 60 < notice.remaining_s <= 110
         release = heard(events, lambda event: isinstance(event, Release))
         assert isinstance(release, Release) and release.units == {grants["long"].key}
+        pace.stop()
+        made = pace.made
+        assert agent.hand_back(grants["long"], tokens(made, 2)).is_done
         keep = heard(events, lambda event: isinstance(event, Keep))
         assert isinstance(keep, Keep) and keep.units == {grants["short"].key}
         with pytest.raises(LeaseGateClosed, match="drain"):
             agent.lease(1, weights_version=0)
-        reply = agent.append(grants["long"], tokens(made, 1))
-        assert reply.release_in_s is not None and reply.release_in_s <= 2
-        assert agent.hand_back(grants["long"], tokens(made + 1, 2)).is_done
-        finish = Finish(FinishReason.LENGTH)
-        assert agent.complete(grants["short"], finish, tokens(made, 800 - made)).is_done
+        finish = Finish(FinishReason.STOP)
+        assert agent.complete(grants["short"], finish, tokens(made, 5)).is_done
         until("the drain to end", lambda: agent.status()["node_state"] == "drained")
         (sealed,) = trainer.next_batch(1, wait_s=10)
-        assert sealed.samples[0].token_ids == list(range(800))
+        assert sealed.samples[0].token_ids == list(range(made + 5))
         status = queue.status()
         assert (status.leased, status.ready) == (0, 1)
-        assert status.tokens_generated == 800 + made + 3
+        assert status.tokens_generated == 2 * made + 7
 
 
 def test_example_hands_back_on_a_notice_and_the_next_node_finishes(

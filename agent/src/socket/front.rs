@@ -6,8 +6,7 @@
 use std::sync::{Arc, Weak};
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{Method, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -15,7 +14,7 @@ use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId, RunId, UnitI
 use ebbtide_core::time::whole_millis;
 use ebbtide_queue::control::NodeState;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::OPENAPI;
@@ -24,28 +23,32 @@ use super::asks::{
     self, AppendItem, Batch, CompleteItem, FailItem, HandBackItem, Item, LeaseAsk, RenewItem,
     ScoreItem,
 };
+use super::body::{self, Body};
 use super::refusal::{Code, Refusal};
 use super::telling::{Clocks, StateWords, state_words};
 use crate::meeting;
 use crate::shared::Shared;
 use crate::workers::{Answer, Job, LeaseOutcome, TAIL_LIMIT, WorkerName, view};
 
-type Body = Result<Bytes, BytesRejection>;
-
 /// What the routes have in common.
 #[derive(Clone)]
 pub(super) struct Front {
     shared: Weak<Shared>,
     jobs: mpsc::Sender<Job>,
+    large_bodies: Arc<Semaphore>,
 }
 
 impl Front {
     pub(super) fn new(shared: &Arc<Shared>, jobs: mpsc::Sender<Job>) -> Self {
-        Self { shared: Arc::downgrade(shared), jobs }
+        Self { shared: Arc::downgrade(shared), jobs, large_bodies: body::places() }
     }
 
     pub(super) fn shared(&self) -> Result<Arc<Shared>, Refusal> {
         self.shared.upgrade().ok_or_else(Refusal::ended)
+    }
+
+    pub(super) fn large_bodies(&self) -> Arc<Semaphore> {
+        self.large_bodies.clone()
     }
 
     pub(super) fn shared_weakly(&self) -> Weak<Shared> {
@@ -60,7 +63,7 @@ impl Front {
     }
 
     async fn write<T: Item>(&self, body: Body) -> Result<Response, Refusal> {
-        let job = asks::read::<Batch<T>>(&body?)?.job()?;
+        let job = asks::read::<Batch<T>>(body.bytes())?.job()?;
         let units = job.writes.iter().map(|write| write.key.unit.clone()).collect();
         let answers = self.ask(|answer| Job::Write(job, answer)).await?;
         self.answer(units, answers)
@@ -73,7 +76,7 @@ impl Front {
 }
 
 pub(super) async fn lease(State(front): State<Front>, body: Body) -> Result<Response, Refusal> {
-    let job = asks::read::<LeaseAsk>(&body?)?.job()?;
+    let job = asks::read::<LeaseAsk>(body.bytes())?.job()?;
     let worker = job.call.worker.clone();
     let outcome = front.ask(|answer| Job::Lease(job, answer)).await?;
     let shared = front.shared()?;
@@ -129,7 +132,7 @@ pub(super) async fn fail(State(front): State<Front>, body: Body) -> Result<Respo
 }
 
 pub(super) async fn renew(State(front): State<Front>, body: Body) -> Result<Response, Refusal> {
-    let job = asks::read::<Batch<RenewItem>>(&body?)?.renew_job()?;
+    let job = asks::read::<Batch<RenewItem>>(body.bytes())?.renew_job()?;
     let units = job.leases.iter().map(|(key, _)| key.unit.clone()).collect();
     let answers = front.ask(|answer| Job::Renew(job, answer)).await?;
     front.answer(units, answers)

@@ -85,10 +85,11 @@ impl Workers {
             self.hold(grant, call, run_version, now);
             keys.push(key);
         }
-        if let (Some(id), false) = (&call.request_id, keys.is_empty()) {
-            if let Some(session) = self.sessions.get_mut(&call.worker) {
-                session.last_lease = Some((id.clone(), keys.clone()));
-            }
+        if let Some(id) = &call.request_id
+            && !keys.is_empty()
+            && let Some(session) = self.sessions.get_mut(&call.worker)
+        {
+            session.last_lease = Some((id.clone(), keys.clone()));
         }
         keys
     }

@@ -21,10 +21,11 @@ pub fn problems(document: &Value, schema: &Value, value: &Value, place: &str) ->
         found.push(format!("{place}: must be one of {words:?}, got {value}"));
     }
     let (least, most) = (schema["minimum"].as_f64(), schema["maximum"].as_f64());
-    if let Some(number) = value.as_f64() {
-        if least.is_some_and(|least| number < least) || most.is_some_and(|most| number > most) {
-            found.push(format!("{place}: {number} is out of its range"));
-        }
+    let is_outside = |number: f64| {
+        least.is_some_and(|least| number < least) || most.is_some_and(|most| number > most)
+    };
+    if value.as_f64().is_some_and(is_outside) {
+        found.push(format!("{place}: {value} is out of its range"));
     }
     for (index, item) in value.as_array().into_iter().flatten().enumerate() {
         found.extend(problems(document, &schema["items"], item, &format!("{place}[{index}]")));
