@@ -12,7 +12,7 @@ use ebbtide_core::observation::InstanceId;
 use ebbtide_core::policy::{FleetPolicy, PoolName};
 use ebbtide_core::scale::Action;
 use ebbtide_queue::client::{QueueError, WorkQueue};
-use ebbtide_queue::control::{DrainProgress, DrainReason, DrainRequest, DrainState};
+use ebbtide_queue::control::{DrainProgress, DrainReason, DrainRequest, DrainState, NodeNames};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -107,6 +107,7 @@ impl Actuator<'_> {
             generation,
             reason: DrainReason::ScaleIn,
             remaining: self.policy.drain.request_deadline,
+            lost: NodeNames::default(),
         };
         self.queue.request_drain(request).await?;
         Ok(())

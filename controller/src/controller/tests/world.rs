@@ -11,11 +11,11 @@ use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId};
 use ebbtide_core::policy::Market;
 use ebbtide_core::sample::{Chunk, Finish, FinishReason, Origin};
 use ebbtide_core::work::PromptGroup;
-use ebbtide_queue::client::{MemoryPort, QueueError, QueuePort};
+use ebbtide_queue::client::{Hint, MemoryPort, QueueError, QueuePort};
 use ebbtide_queue::command::{Command, Then, UnitWrite};
 use ebbtide_queue::control::{
-    ControlCommand, ControlReply, DrainProgress, DrainState, NodeRecord, NodeState, TrainerPhase,
-    TrainerRecord,
+    ControlCommand, ControlReply, DrainProgress, DrainState, NodeRecord, NodeRole, NodeState,
+    TrainerPhase, TrainerRecord,
 };
 use ebbtide_queue::memory::ShardSettings;
 use ebbtide_queue::reply::Reply;
@@ -128,12 +128,12 @@ impl QueuePort for FlakyPort {
         self.memory.control(command).await
     }
 
-    async fn woken(&self) {
-        self.memory.woken().await;
+    async fn woken(&self, hint: Hint) {
+        self.memory.woken(hint).await;
     }
 
-    async fn wake(&self) {
-        self.memory.wake().await;
+    async fn wake(&self, hint: Hint) {
+        self.memory.wake(hint).await;
     }
 }
 
@@ -201,6 +201,10 @@ fn record(node: &LocalNode, state: NodeState) -> NodeRecord {
         holder: holder(&node.node),
         replica: (&node.node).into(),
         instance_id: Some(node.instance.0.clone()),
+        instance_type: None,
+        role: NodeRole::Rollout,
+        pods_left: None,
+        idle_since: None,
         zone: None,
         market: None,
         state,
