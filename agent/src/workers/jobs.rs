@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_core::ids::UnitId;
-use ebbtide_queue::client::{LeaseTerms, QueueError};
+use ebbtide_queue::client::{Hint, LeaseTerms, QueueError};
 use ebbtide_queue::command::{Renewal, UnitWrite, Waiting};
 use ebbtide_queue::reply::WriteReply;
 use futures::poll;
@@ -113,7 +113,7 @@ async fn lease(
     let until = Instant::now() + job.wait;
     loop {
         // Listens before it asks, so that no hint falls between the two.
-        let mut woken = pin!(shared.queue.woken());
+        let mut woken = pin!(shared.queue.woken(Hint::Work));
         let is_woken = poll!(&mut woken).is_ready();
         let outcome = lease_once(shared, &job.call).await;
         let now = Instant::now();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
+use ebbtide_core::notice::NoticeKind;
 use serde_json::Value;
 
 use crate::socket::asks::{
@@ -97,6 +98,18 @@ fn every_refusal_is_described_with_its_code() {
     assert_eq!(described, known);
     assert_eq!(Code::GateClosed.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(document["paths"]["/v1/lease"]["post"]["responses"]["503"].is_object());
+}
+
+#[test]
+fn every_kind_of_notice_is_described() {
+    let document = document();
+    let kind = &document["components"]["schemas"]["Notice"]["properties"]["kind"]["enum"];
+    let described: Vec<Option<&str>> =
+        kind.as_array().expect("words").iter().map(Value::as_str).collect();
+    for kind in NoticeKind::ALL {
+        assert!(described.contains(&Some(kind.as_str())), "{kind:?}");
+    }
+    assert_eq!(described.len(), NoticeKind::ALL.len() + 1, "and none");
 }
 
 #[test]
