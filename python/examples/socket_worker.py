@@ -15,6 +15,7 @@ import argparse
 import os
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -67,8 +68,14 @@ class Environment:
         self._thinking_s = thinking_s
         self._stop = stop
 
-    def is_satisfied(self, turns: int, token_ids: list[int]) -> bool:
-        self._stop.wait(self._thinking_s)
+    def is_satisfied(
+        self, turns: int, token_ids: list[int], is_given_up: Callable[[], bool]
+    ) -> bool:
+        ends_at = time.monotonic() + self._thinking_s
+        while time.monotonic() < ends_at:
+            if is_given_up():
+                return False
+            self._stop.wait(0.02)
         return turns >= 3 and sum(token_ids) % 3 == 0
 
 
@@ -215,7 +222,9 @@ class Work:
             self._waiting.add(grant.key)
         try:
             self._agent.renew([grant], waiting=Waiting.ENVIRONMENT)
-            return self._environment.is_satisfied(turns, token_ids)
+            return self._environment.is_satisfied(
+                turns, token_ids, lambda: self._must_go(grant)
+            )
         finally:
             with self._changed:
                 self._waiting.discard(grant.key)

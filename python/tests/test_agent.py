@@ -44,11 +44,17 @@ apiVersion: ebbtide.dev/v1alpha1
 kind: FleetPolicy
 metadata: {{name: {run}}}
 spec:
-  queue: {{shards: 2, lease: 5s, renewEvery: 1s{stages}}}
+  queue: {{shards: 2, lease: 5s, renewEvery: 1s, stages: {stages}}}
   staleness: {{maxLag: 4}}
   trainer: {{groupsPerStep: 2, groupSize: 4}}
   rollout: {{maxReplicas: 4, pools: [local], concurrencyPerReplica: 16}}
-  pools: [{{name: local, provider: local, market: spot, maxNodes: 4}}]
+  pools:
+    - {{name: local, provider: local, market: spot, maxNodes: 4}}
+"""
+
+SCORED = """
+    - {name: scorers, provider: local, market: spot, maxNodes: 2}
+  reward: {maxReplicas: 2, pools: [scorers], itemsPerReplica: 8}
 """
 
 
@@ -68,9 +74,11 @@ class Node:
     def socket(self) -> str:
         return str(self.folder / f"{self.name}.sock")
 
-    def start(self, *, stages: str = "") -> None:
+    def start(self, *, is_scored: bool = False) -> None:
         policy = self.folder / f"{self.name}.yaml"
-        policy.write_text(POLICY.format(run=self.run, stages=stages))
+        stages = "[generate, reward]" if is_scored else "[generate]"
+        text = POLICY.format(run=self.run, stages=stages)
+        policy.write_text(text.rstrip() + SCORED if is_scored else text)
         self.programs.start(
             f"agent-{self.name}", self.binary, "agent", "--policy", policy, "--redis", self.redis,
             "--node", self.name, "--no-kubernetes", "--listen", f"127.0.0.1:{free_port()}",
@@ -126,7 +134,7 @@ def heard(events: Iterator[NodeEvent], what: Callable[[NodeEvent], bool]) -> Nod
 
 
 def test_worker_streams_completes_and_scores(node: Node, run: str, redis_server: Server) -> None:
-    node.start(stages=", stages: [generate, reward]")
+    node.start(is_scored=True)
     agent = node.agent("env")
     with Queue.connect(redis_server.url, run) as queue:
         trainer = queue.trainer("t", groups_per_step=2)
@@ -236,7 +244,7 @@ def test_example_hands_back_on_a_notice_and_the_next_node_finishes(
     programs.example("first", *worker, node.socket)
     with Queue.connect(redis_server.url, run) as queue:
         trainer = queue.trainer("t", groups_per_step=2)
-        for number in range(4):
+        for number in range(12):
             trainer.enqueue_group(group(f"g{number}", 4, 20_000))
         until("tokens of its units", lambda: queue.status().tokens_generated > 500)
         node.announce(metadata_mock, 20)
@@ -248,7 +256,7 @@ def test_example_hands_back_on_a_notice_and_the_next_node_finishes(
         heir.start()
         second = programs.example("second", *worker, heir.socket)
         sealed = 0
-        while sealed < 4:
+        while sealed < 12:
             batch = trainer.next_batch(4, wait_s=30)
             assert batch, programs.text("second")
             for taken in batch:
@@ -259,7 +267,8 @@ def test_example_hands_back_on_a_notice_and_the_next_node_finishes(
         second.send_signal(signal.SIGTERM)
         assert "everything is handed back" in programs.finish("second", second)
         status = queue.status()
-    assert status.tokens_wasted == 0 and status.tokens_preserved > 0
+    assert not status.tokens_wasted and status.tokens_preserved > 0
+    assert status.hand_backs.total() > 0, status
     said = programs.text("first")
     assert re.search(r"told: NodeNotice\(kind='spot_terminate'", said), said
 
