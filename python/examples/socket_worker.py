@@ -41,7 +41,7 @@ from ebbtide import (
 )
 
 #: Most tokens of one turn: it must end well within the two seconds for the tail.
-TURN_TOKENS = 64
+TURN_TOKENS = 16
 
 
 class UnitLost(Exception):

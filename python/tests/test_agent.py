@@ -246,7 +246,7 @@ def test_example_hands_back_on_a_notice_and_the_next_node_finishes(
         trainer = queue.trainer("t", groups_per_step=2)
         for number in range(12):
             trainer.enqueue_group(group(f"g{number}", 4, 20_000))
-        until("tokens of its units", lambda: queue.status().tokens_generated > 500)
+        until("tokens of its units", lambda: queue.status().tokens_generated > 100)
         node.announce(metadata_mock, 20)
         until("the units to go back", lambda: "units go back: notice" in programs.text("first"))
         until("nothing to be held", lambda: node.agent("probe").status()["held"] == 0)
