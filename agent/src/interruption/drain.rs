@@ -166,9 +166,9 @@ impl RunningDrain {
         let window = DrainWindow { remaining, reserve: terms.reserve };
         let leave = shared.leave(self.cause(), now);
         let cut_off = self.want.deadline.checked_sub(terms.reserve).unwrap_or(now);
+        let mut units = shared.workers.workers().in_flight(now);
         let mut ledger = shared.desk.ledger();
-        let mut units = ledger.in_flight(now);
-        units.extend(shared.workers.workers().in_flight(now));
+        units.extend(ledger.in_flight(now));
         let plan = plan_drain(&units, ledger.lengths(), window);
         let leaving: Vec<&UnitId> = plan.handed_back().map(|decision| &decision.unit).collect();
         let left = ledger.leave(leaving.iter().copied(), leave, now);

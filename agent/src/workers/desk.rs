@@ -23,8 +23,13 @@ impl WorkerDesk {
     /// Changes the state and tells everybody who waits.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Workers) -> T) -> T {
         let result = change(&mut self.workers());
-        self.changes.send_replace(());
+        self.nudge();
         result
+    }
+
+    /// Tells everybody who waits to look again.
+    pub(crate) fn nudge(&self) {
+        self.changes.send_replace(());
     }
 
     /// Notices every change from now on.

@@ -19,7 +19,7 @@ use tracing::Instrument;
 use super::leasing::LeaseCall;
 use super::tending::{note_lost, note_outcome};
 use super::writing::{Sent, WriteTerms};
-use super::{Answer, LeaseKey, TooMany, WorkerName, WorkerWrite, Workers};
+use super::{Answer, LeaseKey, TooMany, WorkerName, WorkerWrite};
 use crate::shared::Shared;
 
 /// Pause before an empty queue is asked again because something may have changed.
@@ -216,9 +216,12 @@ async fn write(shared: &Shared, job: WriteJob) -> Vec<Answer> {
         sent.push(what);
     }
     let replies = shared.queue.write(&shared.config.holder, sending).await;
-    let settle = |workers: &mut Workers| workers.settle(sent, replies, Instant::now());
-    let (settled, outcome) = shared.workers.change(settle);
-    note_outcome(shared, outcome);
+    let (settled, outcome) = shared.workers.workers().settle(sent, replies, Instant::now());
+    // Tokens alone are no news: appends come by the hundred a second.
+    if outcome.has_ends() || settled.iter().any(|answer| answer.release_by.is_some()) {
+        shared.workers.nudge();
+    }
+    note_outcome(shared, &outcome);
     for (place, answer) in places.into_iter().zip(settled) {
         answers[place] = answer;
     }

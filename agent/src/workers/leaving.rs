@@ -123,8 +123,8 @@ impl Workers {
     /// When the next unit is due; in the past when one waits to be handed back.
     pub(super) fn next_due(&self, silence_limit: Duration) -> Option<Instant> {
         let due = |unit: &HeldUnit| match unit.phase {
-            Phase::HandingBack(_) => Some(unit.heard_at),
             _ if unit.writes_under_way > 0 => None,
+            Phase::HandingBack(_) => Some(unit.heard_at),
             Phase::Releasing { write_by, .. } => Some(write_by.min(unit.heard_at + silence_limit)),
             Phase::Working { .. } => Some(unit.heard_at + silence_limit),
         };

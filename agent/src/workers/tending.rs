@@ -54,9 +54,8 @@ async fn hand_back(shared: &Shared) {
         let replies = shared.queue.write(&shared.config.holder, writes).await;
         let settle = |workers: &mut super::Workers| workers.settle(sent, replies, Instant::now());
         let (_, outcome) = shared.workers.change(settle);
-        let retry = outcome.settled.retry.clone();
-        note_outcome(shared, outcome);
-        match retry {
+        note_outcome(shared, &outcome);
+        match outcome.settled.retry {
             None => backoff.reset(),
             Some(problem) => {
                 if backoff.failures() == 0 {
@@ -69,16 +68,14 @@ async fn hand_back(shared: &Shared) {
 }
 
 /// Counts what a batch came to, and tells those who wait for units to go.
-pub(super) fn note_outcome(shared: &Shared, outcome: Outcome) {
-    let Outcome { settled, lengths, tokens } = outcome;
-    shared.metrics.tokens.received.inc_by(tokens);
-    report_settled(shared, &settled);
-    let is_over = settled.completed + settled.lost + settled.handed_back.len() > 0;
-    if !lengths.is_empty() {
+pub(super) fn note_outcome(shared: &Shared, outcome: &Outcome) {
+    shared.metrics.tokens.received.inc_by(outcome.tokens);
+    report_settled(shared, &outcome.settled);
+    if !outcome.lengths.is_empty() {
         let mut ledger = shared.desk.ledger();
-        lengths.into_iter().for_each(|length| ledger.note_length(length));
+        outcome.lengths.iter().for_each(|length| ledger.note_length(*length));
     }
-    if is_over || !settled.faults.is_empty() {
+    if outcome.has_ends() {
         shared.desk.nudge();
     }
 }

@@ -87,6 +87,14 @@ pub(super) struct Outcome {
     pub(super) tokens: u64,
 }
 
+impl Outcome {
+    /// Whether a unit is no longer held.
+    pub(super) fn has_ends(&self) -> bool {
+        let settled = &self.settled;
+        settled.completed + settled.lost + settled.handed_back.len() + settled.faults.len() > 0
+    }
+}
+
 impl Workers {
     /// Begins a write. `None` when the unit is another's, or goes back already: then the answer
     /// is FENCED without asking. One that is not held at all is left to the queue to judge.
