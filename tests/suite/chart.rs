@@ -96,7 +96,7 @@ async fn pods_pass_the_restricted_level_once_they_leave_network_and_folder_of_th
 #[tokio::test]
 async fn socket_for_custom_workers_lies_in_a_folder_of_the_node() {
     let cluster = require!(ControlPlane::shared().await);
-    let mut release = require!(Release::new(cluster, "chart-socket").await);
+    let mut release = require!(Release::new(cluster, "chart-workers").await);
     release.add_nodes(1).await;
     release.install(&WAIT).await;
 
@@ -120,7 +120,7 @@ async fn socket_for_custom_workers_lies_in_a_folder_of_the_node() {
     let template = &release.get("daemonset", AGENT).await["spec"]["template"]["spec"];
     assert_eq!(template["securityContext"]["runAsNonRoot"], true);
     let text = template.to_string();
-    assert!(!text.contains("socket") && !text.contains("hostPath"), "{text}");
+    assert!(!text.contains("--socket") && !text.contains("/run/ebbtide"), "{text}");
     release.close().await;
 }
 

@@ -36,7 +36,10 @@ async fn group_worked_on_through_the_socket_is_the_one_that_an_engine_makes() {
         let ids = sample.token_ids();
         let logprobs: Vec<f32> =
             sample.chunks.iter().flat_map(|chunk| chunk.logprobs.clone()).collect();
-        let part = |from: usize, to: usize| json!({"offset": from, "token_ids": ids[from..to], "logprobs": logprobs[from..to]});
+        let part = |from: usize, to: usize| {
+            let (ids, logprobs) = (&ids[from..to], &logprobs[from..to]);
+            json!({"offset": from, "token_ids": ids, "logprobs": logprobs})
+        };
         for _ in 0..2 {
             // Its answer may have been lost: it is sent again.
             let units = vec![unit(grant, part(0, 25))];
@@ -130,7 +133,10 @@ async fn repeated_lease_is_granted_the_same_units() {
     let node = world.node("n1").for_workers(&folder.socket()).start();
     let api = folder.api().await;
     node.wait_until(|agent| agent.is_gate_open()).await;
-    let ask = |worker: &str, id: &str| json!({"worker": worker, "limit": 2, "weights_version": 0, "request_id": id});
+    let ask = |worker: &str, id: &str| {
+        let version = 0;
+        json!({"worker": worker, "limit": 2, "weights_version": version, "request_id": id})
+    };
     let (_, first) = api.post("/v1/lease", ask("env", "1")).await;
     let (_, again) = api.post("/v1/lease", ask("env", "1")).await;
     assert_eq!(first["grants"].as_array().map(Vec::len), Some(2));
