@@ -34,7 +34,7 @@ impl ClosedFor {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct State {
+struct State {
     closed_for: BTreeSet<ClosedFor>,
     claims: usize,
 }
@@ -43,6 +43,19 @@ pub(crate) struct State {
 #[derive(Debug, Default)]
 pub(crate) struct LeaseGate {
     state: watch::Sender<State>,
+}
+
+/// Tells that the gate has changed.
+#[derive(Debug)]
+pub(crate) struct GateChanges(watch::Receiver<State>);
+
+impl GateChanges {
+    /// Waits for the next change; for ever once the gate is gone.
+    pub(crate) async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 /// A claim under way; it ends when this is dropped.
@@ -81,11 +94,6 @@ impl LeaseGate {
         self.state.borrow().closed_for.iter().copied().collect()
     }
 
-    /// Notices every change from now on.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<State> {
-        self.state.subscribe()
-    }
-
     /// Begins a claim, if the gate is open at this moment.
     pub(crate) fn begin_claim(&self) -> Option<Claim<'_>> {
         let mut is_begun = false;
@@ -101,6 +109,11 @@ impl LeaseGate {
     /// Whether a claim that began before the gate closed is still under way.
     pub(crate) fn has_claims(&self) -> bool {
         self.state.borrow().claims > 0
+    }
+
+    /// Notices every change from now on.
+    pub(crate) fn subscribe(&self) -> GateChanges {
+        GateChanges(self.state.subscribe())
     }
 
     /// Waits until the gate is open.

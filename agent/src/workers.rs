@@ -20,6 +20,7 @@ mod writing;
 use std::collections::BTreeMap;
 
 use ebbtide_core::ids::{FencingToken, UnitId};
+use tokio::time::Instant;
 
 pub(crate) use desk::WorkerDesk;
 pub(crate) use jobs::{Job, LeaseJob, LeaseOutcome, RenewJob, WriteJob, serve};
@@ -41,6 +42,8 @@ pub(crate) struct Workers {
     sessions: BTreeMap<WorkerName, Session>,
     units: BTreeMap<UnitId, HeldUnit>,
     counts: AgentCounts,
+    /// When a unit was last handed back.
+    last_hand_back: Option<Instant>,
     /// The agent has ended: whoever listens is let go.
     is_closed: bool,
 }
@@ -54,6 +57,11 @@ impl Workers {
     /// What happened so far.
     pub(crate) fn counts(&self) -> AgentCounts {
         self.counts.clone()
+    }
+
+    /// When a unit was last handed back.
+    pub(crate) fn last_hand_back(&self) -> Option<Instant> {
+        self.last_hand_back
     }
 
     /// The agent has ended.

@@ -18,7 +18,7 @@ use super::asks;
 use super::front::Front;
 use super::refusal::Refusal;
 use super::telling::{Clocks, Event, events};
-use crate::gate;
+use crate::gate::GateChanges;
 use crate::shared::{NodeStanding, Shared};
 use crate::workers::{View, WorkerName, view};
 
@@ -67,7 +67,7 @@ struct Teller {
     pending: VecDeque<Event>,
     changes: watch::Receiver<()>,
     standing: watch::Receiver<NodeStanding>,
-    gate: watch::Receiver<gate::State>,
+    gate: GateChanges,
 }
 
 impl Teller {
@@ -92,7 +92,6 @@ impl Teller {
             // Seen from here on: what changes while it is looked at is looked at again.
             self.changes.mark_unchanged();
             self.standing.mark_unchanged();
-            self.gate.mark_unchanged();
             self.look()?;
             if !self.pending.is_empty() {
                 continue;
@@ -100,7 +99,7 @@ impl Teller {
             tokio::select! {
                 changed = self.changes.changed() => changed.ok()?,
                 changed = self.standing.changed() => changed.ok()?,
-                changed = self.gate.changed() => changed.ok()?,
+                () = self.gate.changed() => {}
             }
         }
     }

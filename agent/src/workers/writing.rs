@@ -240,6 +240,8 @@ impl Workers {
             }
             Then::HandBack(cause) => {
                 *self.counts.units_handed_back.entry(cause).or_default() += 1;
+                self.counts.tokens_handed_back += u64::from(length);
+                self.last_hand_back = Some(now);
                 settled.handed_back.push(cause);
             }
             Then::Fault(problem) => {

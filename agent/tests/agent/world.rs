@@ -195,9 +195,9 @@ impl World {
             world: self,
             config,
             engine: engine_config(),
-            has_engine: true,
             wall_clock: wall_clock_now,
             queue: self.queue.clone(),
+            has_engine: true,
         }
     }
 }
@@ -228,9 +228,9 @@ pub struct NodePlan<'a> {
     world: &'a World,
     pub config: AgentConfig,
     pub engine: EngineConfig,
-    has_engine: bool,
     pub wall_clock: fn() -> ebbtide_core::time::UnixMillis,
     queue: WorkQueue,
+    has_engine: bool,
 }
 
 impl<'a> NodePlan<'a> {
@@ -245,9 +245,21 @@ impl<'a> NodePlan<'a> {
     }
 
     /// Without an engine, for custom workers at this socket.
-    pub fn for_workers(mut self, socket: &Path) -> Self {
+    pub fn for_workers(self, socket: &Path) -> Self {
+        self.without_engine().with(|config| config.socket = Some(socket.to_owned()))
+    }
+
+    /// A node whose agent hosts no engine.
+    pub fn without_engine(mut self) -> Self {
         self.has_engine = false;
-        self.with(|config| config.socket = Some(socket.to_owned()))
+        self
+    }
+
+    /// One of an EP group.
+    pub fn of_replica(self, replica: &str, leads: bool) -> Self {
+        let replica = replica.parse().expect("valid");
+        let plan = if leads { self } else { self.without_engine() };
+        plan.with(|config| (config.replica, config.leads_replica) = (replica, leads))
     }
 
     pub fn with_clock(mut self, clock: fn() -> ebbtide_core::time::UnixMillis) -> Self {
