@@ -121,9 +121,7 @@ impl LeaseGate {
         // The sender lives in `self`, so the wait cannot end with an error.
         let _ = self.state.subscribe().wait_for(|state| state.closed_for.is_empty()).await;
     }
-}
 
-impl LeaseGate {
     /// Waits until the gate is closed.
     pub(crate) async fn closed(&self) {
         // The sender lives in `self`, so the wait cannot end with an error.
