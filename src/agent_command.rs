@@ -63,6 +63,9 @@ pub struct AgentArgs {
     /// Where to serve /healthz, /readyz, /drained and /metrics
     #[arg(long, env = "EBBTIDE_LISTEN", default_value = "0.0.0.0:9464")]
     listen: SocketAddr,
+    /// A unix socket for custom workers: environments, tools, scorers [default: none]
+    #[arg(long, env = "EBBTIDE_SOCKET", value_name = "PATH")]
+    socket: Option<PathBuf>,
     /// The instance metadata service
     #[arg(
         long,
@@ -122,6 +125,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     let engines = args.engines.len().max(1);
     config.concurrency_per_engine = config.concurrency_per_engine.div_ceil(engines);
     config.listen = Some(args.listen);
+    config.socket = args.socket.clone();
     if let Some(replica) = args.replica.clone() {
         config = config.with_replica(replica);
         config.leads_replica |= args.leads_replica;

@@ -293,6 +293,8 @@ impl Flow {
             if self.shared.desk.ledger().leave_all(leave, now) > 0 {
                 self.shared.desk.nudge();
             }
+            let leave = self.shared.leave_workers(cause, now);
+            self.shared.workers.change(|workers| workers.release_all(leave));
         } else if let Some(drain) = &mut self.drain {
             drain.hand_back(&self.shared, now);
         }
@@ -325,6 +327,7 @@ impl Flow {
     fn publish(&self, now: Instant) {
         let notice = self.notices.strongest(now);
         let drain = self.drain.as_ref().map(|drain| DrainStanding {
+            reason: drain.reason(),
             cause: drain.cause(),
             deadline: drain.deadline(),
             is_drained: drain.is_drained(),
@@ -401,7 +404,7 @@ impl Flow {
 }
 
 /// The word of a reason, in logs and on the node.
-fn word_of(reason: DrainReason) -> &'static str {
+pub(crate) fn word_of(reason: DrainReason) -> &'static str {
     match reason {
         DrainReason::Notice => "notice",
         DrainReason::Rebalance => "rebalance",

@@ -24,7 +24,9 @@ mod metrics;
 mod pulse;
 mod server;
 mod shared;
+mod socket;
 mod webhook;
+mod workers;
 
 pub use agent::{Agent, AgentError, AgentHandle, AgentReport, Outside, run};
 pub use config::{
