@@ -10,9 +10,10 @@ use clap::Args;
 use ebbtide_agent::engine::{Engine, VllmEngine};
 use ebbtide_agent::kubernetes::{KubePods, NoPods, NodePods};
 use ebbtide_agent::marks::{KubeMarks, NoMarks, NodeMarks};
-use ebbtide_agent::{AgentConfig, ImdsClient, Outside, QueueAccess, agent_holder};
+use ebbtide_agent::{AgentConfig, ImdsClient, Outside, QueueAccess, Webhook, agent_holder};
 use ebbtide_core::ids::{NodeName, ReplicaId, RunId};
 use ebbtide_core::policy::FleetPolicy;
+use ebbtide_queue::control::NodeRole;
 
 use crate::agent_terms;
 use crate::setup::{self, LogFormat};
@@ -62,6 +63,9 @@ pub struct AgentArgs {
     /// Where to serve /healthz, /readyz, /drained and /metrics
     #[arg(long, env = "EBBTIDE_LISTEN", default_value = "0.0.0.0:9464")]
     listen: SocketAddr,
+    /// A unix socket for custom workers: environments, tools, scorers [default: none]
+    #[arg(long, env = "EBBTIDE_SOCKET", value_name = "PATH")]
+    socket: Option<PathBuf>,
     /// The instance metadata service
     #[arg(
         long,
@@ -70,12 +74,34 @@ pub struct AgentArgs {
         default_value = "http://169.254.169.254"
     )]
     imds: String,
+    /// Tell this URL about every notice, as a JSON text, or as --webhook-template says
+    #[arg(long, env = "EBBTIDE_WEBHOOK", value_name = "URL", hide_env_values = true)]
+    webhook: Option<String>,
+    /// A file of headers for the webhook, one `NAME: VALUE` a line
+    #[arg(long, env = "EBBTIDE_WEBHOOK_HEADERS", value_name = "FILE", requires = "webhook")]
+    webhook_headers: Option<PathBuf>,
+    /// A file with the webhook's body, a Jinja template: node, run, replica, reason, units,
+    /// remaining_seconds, instance_id, instance_type, zone
+    #[arg(long, env = "EBBTIDE_WEBHOOK_TEMPLATE", value_name = "FILE", requires = "webhook")]
+    webhook_template: Option<PathBuf>,
+    /// What this node is for
+    #[arg(long, env = "EBBTIDE_ROLE", default_value = "rollout")]
+    role: Role,
     /// Run without Kubernetes: no cordon, taint, condition, events or evictions
     #[arg(long)]
     no_kubernetes: bool,
     /// How log lines look
     #[arg(long, env = "EBBTIDE_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
+}
+
+/// What a node is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Role {
+    /// It generates
+    Rollout,
+    /// It runs the trainer: a notice asks for a checkpoint first
+    Trainer,
 }
 
 /// Runs the agent until SIGTERM or Ctrl-C.
@@ -99,10 +125,15 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     let engines = args.engines.len().max(1);
     config.concurrency_per_engine = config.concurrency_per_engine.div_ceil(engines);
     config.listen = Some(args.listen);
-    if let Some(replica) = args.replica {
+    config.socket = args.socket.clone();
+    if let Some(replica) = args.replica.clone() {
         config = config.with_replica(replica);
         config.leads_replica |= args.leads_replica;
     }
+    config.role = match args.role {
+        Role::Rollout => NodeRole::Rollout,
+        Role::Trainer => NodeRole::Trainer,
+    };
     let engine = |url: &String| -> anyhow::Result<Arc<dyn Engine>> {
         Ok(Arc::new(VllmEngine::new(url).with_context(|| format!("--engine {url}"))?))
     };
@@ -110,6 +141,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     let outside = Outside {
         imds: Some(ImdsClient::new(&args.imds).with_context(|| format!("--imds {}", args.imds))?),
         engines: args.engines.iter().map(engine).collect::<anyhow::Result<_>>()?,
+        webhook: webhook(&args)?,
         marks,
         pods,
         ..Outside::new(QueueAccess::redis(setup::redis_options(&args.redis, &policy)))
@@ -129,6 +161,18 @@ async fn kubernetes(
     let extra_taint = policy.drain.extra_taint.clone();
     let marks = KubeMarks::new(client.clone()).with_extra_taint(extra_taint);
     Ok((Arc::new(marks), Arc::new(KubePods::new(client))))
+}
+
+fn webhook(args: &AgentArgs) -> anyhow::Result<Option<Webhook>> {
+    let Some(url) = &args.webhook else { return Ok(None) };
+    let read = |file: &PathBuf| {
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+    };
+    let headers = args.webhook_headers.as_ref().map(read).transpose()?.unwrap_or_default();
+    let headers: Vec<String> =
+        headers.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect();
+    let template = args.webhook_template.as_ref().map(read).transpose()?;
+    Ok(Some(Webhook::new(url, &headers, template)?))
 }
 
 /// The boot id without its dashes' risk: it is a plain name already.

@@ -33,6 +33,9 @@ use crate::metrics::Metrics;
 use crate::pulse::Pulses;
 use crate::server;
 use crate::shared::{InstanceFacts, NodeStanding, Shared};
+use crate::socket;
+use crate::webhook::Webhook;
+use crate::workers::{self, WorkerDesk, Workers};
 
 /// Sightings that may wait: three sources look at most ten times a second.
 const SIGHTINGS_WAITING: usize = 32;
@@ -47,6 +50,8 @@ pub struct Outside {
     pub engines: Vec<Arc<dyn Engine>>,
     /// Marks on the Kubernetes node.
     pub marks: Arc<dyn NodeMarks>,
+    /// Who else is told about notices.
+    pub webhook: Option<Webhook>,
     /// The pods of the Kubernetes node, and what others say about it.
     pub pods: Arc<dyn NodePods>,
     /// The node's wall clock.
@@ -61,6 +66,7 @@ impl Outside {
             imds: None,
             engines: Vec::new(),
             marks: Arc::new(NoMarks),
+            webhook: None,
             pods: Arc::new(NoPods),
             wall_clock: wall_clock_now,
         }
@@ -82,6 +88,14 @@ pub enum AgentError {
         address: std::net::SocketAddr,
         /// Why not.
         source: std::io::Error,
+    },
+    /// Custom workers cannot be served.
+    #[error("cannot serve custom workers on {}: {problem}", path.display())]
+    Socket {
+        /// Where.
+        path: std::path::PathBuf,
+        /// Why not, and what to do.
+        problem: String,
     },
     /// Its metrics clash.
     #[error("metrics cannot be registered: {0}")]
@@ -134,7 +148,10 @@ impl Agent {
             queue,
             gate: LeaseGate::default(),
             desk: Desk::default(),
+            workers: WorkerDesk::default(),
+            lease_turn: tokio::sync::Mutex::default(),
             engines: outside.engines.into_iter().enumerate().map(slot).collect(),
+            webhook: outside.webhook.map(Arc::new),
             metrics: Metrics::new(),
             pulses: Pulses::default(),
             wall_clock: outside.wall_clock,
@@ -177,6 +194,7 @@ impl Agent {
         );
         let _closing = CloseOnDrop(shared.clone());
         let serving = serve(&shared).await?;
+        let serving_workers = socket::serve(&shared).await?;
         let (sightings, sighted) = mpsc::channel(SIGHTINGS_WAITING);
         let (views, viewed) = watch::channel(None);
         let (sights, seen) = watch::channel(NodeSight::default());
@@ -190,6 +208,8 @@ impl Agent {
             () = pods.follow(shared.config.node(), &sights) => {}
             () = connect(connecting) => {}
             () = serving => {}
+            () = serving_workers => {}
+            () = workers::tend(&shared) => {}
         }
         meeting::say_goodbye(&shared).await;
         let report = AgentHandle { shared }.report();
@@ -208,6 +228,7 @@ struct CloseOnDrop(Arc<Shared>);
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.desk.ledger().close();
+        self.0.workers.change(Workers::close);
     }
 }
 
@@ -252,12 +273,12 @@ async fn connect(connecting: Option<(Connector, Arc<LatePort>)>) {
 impl AgentHandle {
     /// What the agent did so far. After a kill, `tokens_waiting` is what the kill cost.
     pub fn counts(&self) -> AgentCounts {
-        self.shared.desk.ledger().counts()
+        self.shared.counts()
     }
 
     /// Units that it holds.
     pub fn held(&self) -> usize {
-        self.shared.desk.ledger().held()
+        self.shared.held()
     }
 
     /// How far its node is on its way into or out of service.
@@ -295,12 +316,14 @@ impl AgentHandle {
     /// change. Give it a time limit.
     pub async fn wait_until(&self, is_wanted: impl Fn(&Self) -> bool) {
         let mut changes = self.shared.desk.subscribe();
+        let mut workers = self.shared.workers.subscribe();
         let mut standing = self.shared.standing.subscribe();
         let mut gate = self.shared.gate.subscribe();
         while !is_wanted(self) {
             // The senders live in `self`, so the waits cannot end with an error.
             tokio::select! {
                 _ = changes.changed() => {}
+                _ = workers.changed() => {}
                 _ = standing.changed() => {}
                 () = gate.changed() => {}
             }

@@ -4,6 +4,7 @@
 //! to these; nothing here knows the fleet policy, the environment or a default of theirs.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ebbtide_core::fabric::FabricVerdict;
@@ -43,6 +44,8 @@ pub struct AgentConfig {
     pub pace: Pace,
     /// Where `/healthz`, `/readyz`, `/metrics` and `/drained` are served; none: not at all.
     pub listen: Option<SocketAddr>,
+    /// The unix socket on which custom workers are served; none: not at all.
+    pub socket: Option<PathBuf>,
 }
 
 impl AgentConfig {
@@ -61,6 +64,7 @@ impl AgentConfig {
             prices: Vec::new(),
             pace: Pace::default(),
             listen: None,
+            socket: None,
         }
     }
 

@@ -23,9 +23,9 @@ use std::time::Duration;
 use ebbtide_queue::client::QueueError;
 use ebbtide_queue::command::HandBackCause;
 use ebbtide_queue::control::{ControlView, DrainReason, DrainRecord};
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -268,6 +268,11 @@ impl Flow {
             (None, Some(want)) => {
                 let drain = RunningDrain::begin(want, &self.shared, now);
                 self.node.tell(drain.event(), &self.lanes);
+                // A notice of this node was told when it was seen.
+                if want.kind.is_none() && self.key.leads_replica() && !drain.is_rehearsal() {
+                    let remaining = want.deadline.saturating_duration_since(now);
+                    self.call_webhook(drain.reason_word(), Some(remaining));
+                }
                 self.drain = Some(drain);
             }
             (Some(drain), Some(want)) => drain.tighten(want, now),
@@ -288,6 +293,8 @@ impl Flow {
             if self.shared.desk.ledger().leave_all(leave, now) > 0 {
                 self.shared.desk.nudge();
             }
+            let leave = self.shared.leave_workers(cause, now);
+            self.shared.workers.change(|workers| workers.release_all(leave));
         } else if let Some(drain) = &mut self.drain {
             drain.hand_back(&self.shared, now);
         }
@@ -320,6 +327,7 @@ impl Flow {
     fn publish(&self, now: Instant) {
         let notice = self.notices.strongest(now);
         let drain = self.drain.as_ref().map(|drain| DrainStanding {
+            reason: drain.reason(),
             cause: drain.cause(),
             deadline: drain.deadline(),
             is_drained: drain.is_drained(),
@@ -364,6 +372,7 @@ impl Flow {
                 if let Some(lead) = lead {
                     self.shared.metrics.notice_lead.observe(lead.as_secs_f64());
                 }
+                self.call_webhook(kind.as_str(), lead);
                 let lead_ms = lead.map(|lead| lead.as_millis() as u64);
                 tracing::warn!(kind = kind.as_str(), lead_ms, "interruption notice");
             }
@@ -377,8 +386,25 @@ impl Flow {
     }
 }
 
+impl Flow {
+    /// Tells the operator's webhook, if there is one. Nobody waits for it.
+    fn call_webhook(&self, reason: &'static str, remaining: Option<Duration>) {
+        let Some(webhook) = self.shared.webhook.clone() else { return };
+        let notice = self.shared.webhook_notice(reason, remaining);
+        let shared = self.shared.clone();
+        let call = async move {
+            if let Err(error) = webhook.tell(&notice).await {
+                shared.metrics.webhook_failures.inc();
+                tracing::warn!(%error, reason, "webhook not told");
+            }
+            Event::Told
+        };
+        self.lanes.push(call.boxed());
+    }
+}
+
 /// The word of a reason, in logs and on the node.
-fn word_of(reason: DrainReason) -> &'static str {
+pub(crate) fn word_of(reason: DrainReason) -> &'static str {
     match reason {
         DrainReason::Notice => "notice",
         DrainReason::Rebalance => "rebalance",

@@ -45,6 +45,7 @@ pub(crate) struct Metrics {
     pub(crate) gate_open: IntGauge,
     imds_reads: IntCounterVec,
     pub(crate) node_mark_failures: IntCounter,
+    pub(crate) webhook_failures: IntCounter,
     pub(crate) node_watch_failures: IntCounter,
     pub(crate) evictions: EvictionMetrics,
 }
@@ -95,6 +96,10 @@ impl Metrics {
                 "ebbtide_node_mark_failures_total",
                 "Failed tries to mark the Kubernetes node or to show its condition.",
             ),
+            webhook_failures: counter(
+                "ebbtide_webhook_failures_total",
+                "Notices that the webhook could not be told, all tries together.",
+            ),
             node_watch_failures: counter(
                 "ebbtide_node_watch_failures_total",
                 "Failed tries to follow the Kubernetes node and its pods.",
@@ -108,7 +113,7 @@ impl Metrics {
     /// # Errors
     /// A family of the same name is there already.
     pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        let families: [Box<dyn Collector>; 21] = [
+        let families: [Box<dyn Collector>; 22] = [
             Box::new(self.notices.clone()),
             Box::new(self.notice_lead.clone()),
             Box::new(self.drain_duration.clone()),
@@ -127,6 +132,7 @@ impl Metrics {
             Box::new(self.gate_open.clone()),
             Box::new(self.imds_reads.clone()),
             Box::new(self.node_mark_failures.clone()),
+            Box::new(self.webhook_failures.clone()),
             Box::new(self.node_watch_failures.clone()),
             Box::new(self.evictions.calls.clone()),
             Box::new(self.evictions.blocked.clone()),
@@ -242,7 +248,7 @@ mod tests {
         let registry = Registry::new();
         metrics.register(&registry).expect("names differ");
         let families = registry.gather();
-        assert_eq!(families.len(), 21);
+        assert_eq!(families.len(), 22);
         let series: usize = families.iter().map(|family| family.get_metric().len()).sum();
         for kind in NoticeKind::ALL {
             metrics.notice(kind).inc();

@@ -2,6 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "tests may unwrap")]
 
+mod api;
+mod custom_drains;
+mod custom_faults;
+mod custom_workers;
+mod described;
 mod engines;
 mod evictions;
 mod foreign;

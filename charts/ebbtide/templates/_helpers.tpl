@@ -114,14 +114,24 @@ labels:
   {{- end }}
 {{- end -}}
 
+{{/* Whether this part serves custom workers on a socket of the node. */}}
+{{- define "ebbtide.hasSocket" -}}
+{{- if and (eq .component "agent") .context.Values.agent.socket.enabled }}true{{ end -}}
+{{- end -}}
+
 {{/* What the pods of both parts have in common, beside their containers. */}}
 {{- define "ebbtide.podSpec" -}}
 {{- $part := get .context.Values .component -}}
 serviceAccountName: {{ include (printf "ebbtide.%s" .component) .context }}
 automountServiceAccountToken: true
 securityContext:
+  {{- if include "ebbtide.hasSocket" . }}
+  # The owner of a folder that the node's kubelet makes. It has no capability beside that.
+  runAsUser: 0
+  {{- else }}
   runAsNonRoot: true
   runAsUser: 65532
+  {{- end }}
   runAsGroup: 65532
   seccompProfile:
     type: RuntimeDefault
@@ -129,6 +139,12 @@ volumes:
   - name: policy
     configMap:
       name: {{ include "ebbtide.configMap" .context }}
+  {{- if include "ebbtide.hasSocket" . }}
+  - name: socket
+    hostPath:
+      path: /run/ebbtide
+      type: DirectoryOrCreate
+  {{- end }}
 {{- with .context.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
@@ -165,6 +181,10 @@ volumeMounts:
   - name: policy
     mountPath: /etc/ebbtide
     readOnly: true
+  {{- if include "ebbtide.hasSocket" . }}
+  - name: socket
+    mountPath: /run/ebbtide
+  {{- end }}
 # The loop turns. The program needs neither Redis nor the API server for this answer.
 livenessProbe:
   httpGet:

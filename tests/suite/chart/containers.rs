@@ -131,10 +131,14 @@ async fn start(
         ("NODE_IP", "127.0.0.1"),
     ];
     let container = &template["spec"]["template"]["spec"]["containers"][0];
-    let command = container["command"].as_array().unwrap().iter().map(|it| it.as_str().unwrap());
-    assert_eq!(command.clone().next(), Some("ebbtide"));
-    let mut options =
-        Program::options(part, env!("CARGO_BIN_EXE_ebbtide")).arguments(command.skip(1));
+    // Here is no folder of a node.
+    let socket = format!("{}/agent.sock", release.folder());
+    let in_folder = |word: &str| word.replace("/run/ebbtide/agent.sock", &socket);
+    let command = container["command"].as_array().unwrap().iter();
+    let command: Vec<String> = command.map(|word| in_folder(word.as_str().unwrap())).collect();
+    assert_eq!(command[0], "ebbtide");
+    let arguments = command.iter().skip(1).map(String::as_str);
+    let mut options = Program::options(part, env!("CARGO_BIN_EXE_ebbtide")).arguments(arguments);
     for variable in container["env"].as_array().unwrap() {
         let name = variable["name"].as_str().unwrap();
         let given = here.iter().chain(fields).find(|(known, _)| *known == name);
