@@ -74,7 +74,7 @@ pub struct NoticeError {
 }
 
 impl NoticeError {
-    fn of(resource: &'static str, expected: &'static str, body: &str) -> Self {
+    pub(crate) fn of(resource: &'static str, expected: &'static str, body: &str) -> Self {
         Self { resource, expected, got: body.chars().take(SHOWN_CHARACTERS).collect() }
     }
 }
