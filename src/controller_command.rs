@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use ebbtide_controller::capacity::asg::{AsgCapacity, AwsSettings};
+use ebbtide_controller::aws::{self, AwsSettings};
+use ebbtide_controller::capacity::asg::AsgCapacity;
 use ebbtide_controller::controller::{self, ControllerConfig, Outside, QueueSource};
 use ebbtide_controller::leader::{AlwaysLeader, KubernetesLease, LeaderLease};
 use ebbtide_controller::metrics::Metrics;
@@ -71,11 +72,10 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
     let name = args.policy.display();
     anyhow::ensure!(unsupported.is_empty(), "{name}: {}", unsupported.join("; "));
     let metrics = Metrics::new()?;
+    let config = aws::load_config(AwsSettings::default()).await;
     let outside = Outside {
         queue: QueueSource::Redis(setup::redis_options(&args.redis, &policy)),
-        capacity: Arc::new(
-            AsgCapacity::connect(AwsSettings::default(), metrics.api_calls.clone()).await,
-        ),
+        capacity: Arc::new(AsgCapacity::new(&config, metrics.api_calls.clone())),
         leader: leader_lease(&args, &policy).await?,
         metrics,
         status: ControllerStatus::default(),

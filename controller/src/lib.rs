@@ -13,6 +13,7 @@ mod observe;
 mod reaper;
 mod server;
 
+pub mod aws;
 pub mod capacity;
 pub mod controller;
 pub mod journal;

@@ -14,8 +14,6 @@ use prometheus::{
     TextEncoder,
 };
 
-use crate::capacity::CapacityError;
-
 /// Buckets of a tick: from nothing to do, to every read at its time limit.
 const LOOP_BUCKETS_SECONDS: [f64; 8] = [0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 15.0];
 
@@ -67,20 +65,9 @@ struct CapacityMetrics {
 pub struct ApiCalls(IntCounterVec);
 
 impl ApiCalls {
-    /// Counts one call; `code` is from the closed set that [`ApiCalls::code_of`] answers.
+    /// Counts one call; `code` is `ok`, or why it was not carried out, from a closed set.
     pub fn count(&self, operation: &'static str, code: &'static str) {
         self.0.with_label_values(&[operation, code]).inc();
-    }
-
-    /// The code of an outcome.
-    pub fn code_of<T>(outcome: &Result<T, CapacityError>) -> &'static str {
-        match outcome {
-            Ok(_) => "ok",
-            Err(CapacityError::Unavailable { .. }) => "unavailable",
-            Err(error @ CapacityError::Refused { .. }) if error.is_retriable() => "throttled",
-            Err(CapacityError::Refused { .. }) => "refused",
-            Err(CapacityError::Moved { .. } | CapacityError::Foreign { .. }) => "not_sent",
-        }
     }
 }
 

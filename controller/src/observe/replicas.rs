@@ -51,6 +51,7 @@ fn build(
             name: record.node.clone(),
             instance: instances.of_node(record),
             heartbeat_age: view.now.since(record.heartbeat).min(reads.watched_for),
+            is_reclaimed: is_reclaimed(record, drain),
         })
         .collect();
     let leased = match &reads.status {
@@ -119,6 +120,14 @@ fn state_of(
 /// Whether AWS has announced the loss of the node. A rebalance recommendation is advice only.
 fn has_notice(record: &NodeRecord) -> bool {
     record.notice_kind.is_some() && !is_rebalance(record) || record.notice_deadline.is_some()
+}
+
+/// Whether EC2 takes the node for itself, by the agent's word or that of the queue of events.
+fn is_reclaimed(record: &NodeRecord, drain: Option<&DrainRecord>) -> bool {
+    let kinds = [NoticeKind::SpotTerminate, NoticeKind::SpotStop, NoticeKind::SpotHibernate];
+    let is_told = kinds.iter().any(|kind| record.notice_kind.as_deref() == Some(kind.as_str()));
+    let is_single = record.replica.as_str() == record.node.as_str();
+    is_told || drain.is_some_and(|drain| drain.reason == DrainReason::Notice && is_single)
 }
 
 fn is_rebalance(record: &NodeRecord) -> bool {
