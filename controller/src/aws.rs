@@ -11,7 +11,7 @@ use aws_config::environment::{
     EnvironmentVariableCredentialsProvider, EnvironmentVariableRegionProvider,
 };
 use aws_config::meta::credentials::CredentialsProviderChain;
-use aws_config::meta::region::{ProvideRegion, RegionProviderChain};
+use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::{ProfileFileCredentialsProvider, ProfileFileRegionProvider};
 use aws_config::provider_config::ProviderConfig;
 use aws_config::retry::RetryConfig;
@@ -19,7 +19,8 @@ use aws_config::web_identity_token::WebIdentityTokenCredentialsProvider;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_smithy_http_client::tls;
 
-pub(crate) use self::call::{AwsError, call, call_within};
+pub use self::call::AwsError;
+pub(crate) use self::call::{call, call_within};
 
 /// How to reach AWS. What is not given comes from the standard variables and files.
 #[derive(Debug, Clone, Default)]

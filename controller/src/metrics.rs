@@ -2,6 +2,8 @@
 //!
 //! Labels come from closed sets only. A gauge whose signal is unknown is NaN, never zero.
 
+mod events;
+
 use std::time::Duration;
 
 use ebbtide_core::observation::{Observation, ReplicaState, TrainerPhase};
@@ -13,6 +15,8 @@ use prometheus::{
     Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry,
     TextEncoder,
 };
+
+pub(crate) use self::events::{EventError, EventMetrics};
 
 /// Buckets of a tick: from nothing to do, to every read at its time limit.
 const LOOP_BUCKETS_SECONDS: [f64; 8] = [0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 15.0];
@@ -27,6 +31,7 @@ pub struct Metrics {
     /// Calls of the provider's API, by operation and result.
     pub api_calls: ApiCalls,
     pub(crate) units_reaped: IntCounter,
+    pub(crate) events: EventMetrics,
     pub(crate) loop_duration: Histogram,
     loop_last_success: Gauge,
     leader: Gauge,
@@ -134,6 +139,7 @@ impl Metrics {
             api_calls: ApiCalls(calls),
             units_reaped: make
                 .counter("units_reaped_total", "Units returned because their lease ran out.")?,
+            events: EventMetrics::new(&make)?,
             loop_duration: make.add(Histogram::with_opts(loop_opts))?,
             loop_last_success: make.gauge(
                 "loop_last_success_timestamp_seconds",

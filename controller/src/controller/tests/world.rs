@@ -1,6 +1,6 @@
 //! A small world around a controller: agents that drain when asked, a trainer that reports.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex};
@@ -11,11 +11,11 @@ use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId};
 use ebbtide_core::policy::Market;
 use ebbtide_core::sample::{Chunk, Finish, FinishReason, Origin};
 use ebbtide_core::work::PromptGroup;
-use ebbtide_queue::client::{MemoryPort, QueueError, QueuePort};
+use ebbtide_queue::client::{Hint, MemoryPort, QueueError, QueuePort};
 use ebbtide_queue::command::{Command, Then, UnitWrite};
 use ebbtide_queue::control::{
-    ControlCommand, ControlReply, DrainProgress, DrainState, NodeRecord, NodeState, TrainerPhase,
-    TrainerRecord,
+    ControlCommand, ControlReply, DrainProgress, DrainRecord, DrainState, NodeRecord, NodeRole,
+    NodeState, TrainerPhase, TrainerRecord,
 };
 use ebbtide_queue::memory::ShardSettings;
 use ebbtide_queue::reply::Reply;
@@ -39,12 +39,18 @@ pub fn paused_clock() -> UnixMillis {
 
 /// Two groups of one sample per step, lag 3, four samples on a node: 8 useful units, 1 to 4 nodes.
 pub fn policy(mode: &str) -> FleetPolicy {
+    policy_with(mode, "")
+}
+
+/// The same with a section `drain`, and a pool of an Auto Scaling group that nobody uses.
+pub fn policy_with(mode: &str, drain: &str) -> FleetPolicy {
     let text = format!(
         "apiVersion: ebbtide.dev/v1alpha1
 kind: FleetPolicy
 metadata: {{name: run}}
 spec:
   mode: {mode}
+  drain: {{{drain}}}
   staleness: {{maxLag: 3}}
   trainer: {{groupsPerStep: 2, groupSize: 1}}
   rollout:
@@ -59,6 +65,12 @@ spec:
     tick: 1s
   pools:
     - {{name: spot, provider: local, market: spot, maxNodes: 8}}
+    - name: group
+      provider: asg
+      autoScalingGroup: rollout-a
+      market: spot
+      instanceType: p5en.48xlarge
+      maxNodes: 8
 "
     );
     FleetPolicy::parse(&text, "test").expect("valid")
@@ -89,6 +101,7 @@ pub fn outside(
     Outside {
         queue,
         capacity: Arc::new(capacity),
+        events: EventParts::default(),
         leader: Arc::new(lease.candidate()),
         metrics: Metrics::new().expect("names differ"),
         status,
@@ -128,12 +141,12 @@ impl QueuePort for FlakyPort {
         self.memory.control(command).await
     }
 
-    async fn woken(&self) {
-        self.memory.woken().await;
+    async fn woken(&self, hint: Hint) {
+        self.memory.woken(hint).await;
     }
 
-    async fn wake(&self) {
-        self.memory.wake().await;
+    async fn wake(&self, hint: Hint) {
+        self.memory.wake(hint).await;
     }
 }
 
@@ -142,12 +155,25 @@ impl QueuePort for FlakyPort {
 pub struct Agents {
     pub may_drain: AtomicBool,
     dead: Mutex<BTreeSet<NodeName>>,
+    told: Mutex<BTreeMap<NodeName, Told>>,
+}
+
+/// What the agent of a node has to tell besides.
+#[derive(Debug, Clone, Default)]
+pub struct Told {
+    pub notice_kind: Option<String>,
+    pub pods_left: Option<u32>,
 }
 
 impl Agents {
     /// The node falls silent without a word.
     pub fn kill(&self, node: &NodeName) {
         self.dead.lock().expect("no panic").insert(node.clone());
+    }
+
+    /// From now on the agent of a node tells this as well.
+    pub fn tell(&self, node: &NodeName, told: Told) {
+        self.told.lock().expect("no panic").insert(node.clone(), told);
     }
 
     fn lives(&self, node: &NodeName) -> bool {
@@ -191,7 +217,9 @@ impl Agents {
             let (request_id, replica) = (drain.request_id, replica.clone());
             queue.report_drain(DrainProgress { replica, request_id, generation: 0, state }).await?;
         }
-        queue.put_node(record(node, state)).await
+        let told = self.told.lock().expect("no panic").get(&node.node).cloned();
+        let Told { notice_kind, pods_left } = told.unwrap_or_default();
+        queue.put_node(NodeRecord { notice_kind, pods_left, ..record(node, state) }).await
     }
 }
 
@@ -201,8 +229,12 @@ fn record(node: &LocalNode, state: NodeState) -> NodeRecord {
         holder: holder(&node.node),
         replica: (&node.node).into(),
         instance_id: Some(node.instance.0.clone()),
+        instance_type: None,
+        role: NodeRole::Rollout,
+        pods_left: None,
+        idle_since: None,
         zone: None,
-        market: None,
+        market: Some(Market::Spot),
         state,
         fabric: FabricVerdict::NotApplicable,
         in_flight: 0,
@@ -225,6 +257,8 @@ pub struct World {
     pub provider: LocalCapacity,
     pub agents: Arc<Agents>,
     pub phase: Arc<Mutex<TrainerPhase>>,
+    pub metrics: Metrics,
+    parts: EventParts,
     lease: MemoryLease,
     status: ControllerStatus,
     shutdown: CancellationToken,
@@ -234,6 +268,11 @@ pub struct World {
 
 impl World {
     pub async fn start(policy: FleetPolicy) -> Self {
+        Self::start_with(policy, EventParts::default()).await
+    }
+
+    /// Starts it with queue of events, cluster and hooks.
+    pub async fn start_with(policy: FleetPolicy, parts: EventParts) -> Self {
         let memory = MemoryPort::new(2, ShardSettings::default(), paused_clock);
         let port = Arc::new(FlakyPort { memory, is_away: AtomicBool::new(false) });
         let queue = WorkQueue::new(port.clone());
@@ -243,6 +282,8 @@ impl World {
             provider: provider(),
             agents: Arc::default(),
             phase: Arc::new(Mutex::new(TrainerPhase::Train)),
+            metrics: Metrics::new().expect("names differ"),
+            parts,
             lease: MemoryLease::default(),
             status: ControllerStatus::default(),
             shutdown: CancellationToken::new(),
@@ -260,13 +301,15 @@ impl World {
 
     fn outside(&self, status: ControllerStatus) -> Outside {
         let queue = QueueSource::Ready(self.queue.clone());
-        outside(queue, self.provider.clone(), self.lease.clone(), status)
+        let outside = outside(queue, self.provider.clone(), self.lease.clone(), status);
+        Outside { events: self.parts.clone(), metrics: self.metrics.clone(), ..outside }
     }
 
     /// One more controller for the same lease; it ends with the world.
     pub fn add_controller(&mut self, policy: FleetPolicy) -> ControllerStatus {
         let status = ControllerStatus::default();
-        let outside = self.outside(status.clone());
+        let metrics = Metrics::new().expect("names differ");
+        let outside = Outside { metrics, ..self.outside(status.clone()) };
         self.tasks.spawn(async move {
             run(config(policy), outside, CancellationToken::new()).await.expect("runs");
         });
@@ -303,6 +346,12 @@ impl World {
 
     pub async fn node_records(&self) -> usize {
         self.queue.view().await.expect("memory").nodes.len()
+    }
+
+    /// The drain of a node's replica, if there is one.
+    pub async fn drain_of(&self, node: &NodeName) -> Option<DrainRecord> {
+        let view = self.queue.view().await.expect("memory");
+        view.drains.into_iter().find(|drain| drain.replica == ReplicaId::from(node))
     }
 
     pub async fn drains(&self) -> Vec<(String, DrainState)> {
