@@ -1,7 +1,7 @@
 //! From a fleet policy to the terms of an agent.
 
-use ebbtide_agent::{AgentConfig, DrainTerms, LeaseTerms, RebalanceResponse};
-use ebbtide_core::policy::{FleetPolicy, RebalanceAction};
+use ebbtide_agent::{AgentConfig, DrainTerms, LeaseTerms};
+use ebbtide_core::policy::FleetPolicy;
 use ebbtide_queue::command::ProgressLimits;
 
 /// Sets what the policy says about leases, drains and concurrency.
@@ -19,12 +19,10 @@ pub fn apply(policy: &FleetPolicy, config: &mut AgentConfig) {
         reserve: policy.drain.reserve,
         request_deadline: policy.drain.request_deadline,
         asg_deadline: policy.drain.asg_deadline,
-        rebalance: match policy.drain.rebalance {
-            RebalanceAction::StopLeases => RebalanceResponse::StopLeases,
-            RebalanceAction::Drain => RebalanceResponse::Drain,
-            RebalanceAction::Ignore => RebalanceResponse::Ignore,
-        },
+        rebalance: policy.drain.rebalance,
         rebalance_ttl: policy.drain.rebalance_ttl,
+        maintenance_lead: policy.drain.maintenance_lead,
+        leave_degraded: policy.drain.leave_degraded,
     };
     config.concurrency_per_engine = policy.rollout.concurrency_per_replica as usize;
 }

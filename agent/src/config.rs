@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{Holder, IdError, NodeName, ReplicaId, RunId};
+use ebbtide_core::policy::RebalanceAction;
 use ebbtide_queue::command::ProgressLimits;
+use ebbtide_queue::control::NodeRole;
 
 /// Longest time after SIGTERM until the process is gone (contract, section 4).
 pub const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
@@ -25,6 +27,8 @@ pub struct AgentConfig {
     /// Whether this agent reports the replica's drains. One agent of an EP group does; the one of
     /// a single node always does.
     pub leads_replica: bool,
+    /// What the node is for.
+    pub role: NodeRole,
     /// Units that one engine works on at a time.
     pub concurrency_per_engine: usize,
     /// The node's fabric verdict, recorded with every token.
@@ -47,6 +51,7 @@ impl AgentConfig {
             replica: ReplicaId::from(&holder.node),
             holder,
             leads_replica: true,
+            role: NodeRole::Rollout,
             concurrency_per_engine: 64,
             fabric: FabricVerdict::NotApplicable,
             lease: LeaseTerms::default(),
@@ -105,18 +110,6 @@ impl Default for LeaseTerms {
     }
 }
 
-/// What a rebalance recommendation does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RebalanceResponse {
-    /// No lease is taken, running work goes on.
-    #[default]
-    StopLeases,
-    /// The node is drained.
-    Drain,
-    /// Nothing.
-    Ignore,
-}
-
 /// Terms of drains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrainTerms {
@@ -127,9 +120,13 @@ pub struct DrainTerms {
     /// Time that a `Terminated` target lifecycle state leaves. Default 120 s.
     pub asg_deadline: Duration,
     /// What a rebalance recommendation does. Default: stop leases.
-    pub rebalance: RebalanceResponse,
+    pub rebalance: RebalanceAction,
     /// How long a rebalance recommendation counts when nothing follows. Default 15 min.
     pub rebalance_ttl: Duration,
+    /// How long before a scheduled maintenance the drain begins. Default 30 min.
+    pub maintenance_lead: Duration,
+    /// Whether a node with degraded hardware is drained when that is announced. Default false.
+    pub leave_degraded: bool,
 }
 
 impl Default for DrainTerms {
@@ -138,8 +135,10 @@ impl Default for DrainTerms {
             reserve: Duration::from_secs(10),
             request_deadline: Duration::from_secs(600),
             asg_deadline: Duration::from_secs(120),
-            rebalance: RebalanceResponse::StopLeases,
+            rebalance: RebalanceAction::StopLeases,
             rebalance_ttl: Duration::from_secs(900),
+            maintenance_lead: Duration::from_secs(1800),
+            leave_degraded: false,
         }
     }
 }
@@ -154,6 +153,8 @@ pub struct Pace {
     pub rebalance_poll: Duration,
     /// Between two reads of the target lifecycle state. Default 2 s.
     pub lifecycle_poll: Duration,
+    /// Between two reads of the scheduled maintenance. Default 30 s.
+    pub maintenance_poll: Duration,
     /// Between two appends of the tokens received. Default 500 ms.
     pub append_every: Duration,
     /// Tokens of one unit that are appended without waiting for that. Default 512.
@@ -174,6 +175,7 @@ impl Default for Pace {
             spot_poll: Duration::from_secs(1),
             rebalance_poll: Duration::from_secs(2),
             lifecycle_poll: Duration::from_secs(2),
+            maintenance_poll: Duration::from_secs(30),
             append_every: Duration::from_millis(500),
             append_tokens: 512,
             engine_probe: Duration::from_secs(1),
@@ -191,6 +193,7 @@ impl Pace {
             spot_poll: Duration::from_millis(100),
             rebalance_poll: Duration::from_millis(200),
             lifecycle_poll: Duration::from_millis(200),
+            maintenance_poll: Duration::from_millis(200),
             append_every: Duration::from_millis(100),
             append_tokens: 256,
             engine_probe: Duration::from_millis(100),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ebbtide_queue::client::{Backoff, QueueError, QueuePort, WorkQueue};
+use ebbtide_queue::client::{Backoff, Hint, QueueError, QueuePort, WorkQueue};
 use ebbtide_queue::command::Command;
 use ebbtide_queue::control::{ControlCommand, ControlReply};
 use ebbtide_queue::redis::{RedisOptions, RedisPort};
@@ -124,17 +124,17 @@ impl QueuePort for LatePort {
         port.control(command).await
     }
 
-    async fn woken(&self) {
+    async fn woken(&self, hint: Hint) {
         let connected = self.port.subscribe().wait_for(Option::is_some).await.map(|p| p.clone());
         match connected {
-            Ok(Some(port)) => port.woken().await,
+            Ok(Some(port)) => port.woken(hint).await,
             _ => std::future::pending().await,
         }
     }
 
-    async fn wake(&self) {
+    async fn wake(&self, hint: Hint) {
         if let Ok(port) = self.port() {
-            port.wake().await;
+            port.wake(hint).await;
         }
     }
 }

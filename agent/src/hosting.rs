@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_core::ids::PolicyVersion;
-use ebbtide_queue::client::{Backoff, LeaseTerms};
+use ebbtide_queue::client::{Backoff, Hint, LeaseTerms};
 use ebbtide_queue::command::Stage;
 use ebbtide_queue::reply::Grant;
 use futures::poll;
@@ -64,7 +64,7 @@ async fn lease_and_stream(shared: Arc<Shared>) {
         while streams.try_join_next().is_some() {}
         changes.mark_unchanged();
         // Listens before it asks, so that no hint falls between the two.
-        let mut woken = pin!(shared.queue.woken());
+        let mut woken = pin!(shared.queue.woken(Hint::Work));
         let is_woken = poll!(&mut woken).is_ready();
         match claim_work(&shared, &mut streams).await {
             Claimed::Enough => backoff.reset(),

@@ -10,6 +10,7 @@ mod token;
 
 use std::time::Duration;
 
+use ebbtide_core::maintenance::{next_event, parse_scheduled_events};
 use ebbtide_core::notice::{
     Announcement, NoticeError, parse_instance_action, parse_rebalance, parse_target_lifecycle,
 };
@@ -35,16 +36,20 @@ pub(crate) enum Source {
     Rebalance,
     /// `autoscaling/target-lifecycle-state`.
     Lifecycle,
+    /// `events/maintenance/scheduled`.
+    Maintenance,
 }
 
 impl Source {
-    pub(crate) const ALL: [Self; 3] = [Self::Spot, Self::Rebalance, Self::Lifecycle];
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Spot, Self::Rebalance, Self::Lifecycle, Self::Maintenance];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Spot => "spot",
             Self::Rebalance => "rebalance",
             Self::Lifecycle => "lifecycle",
+            Self::Maintenance => "maintenance",
         }
     }
 
@@ -53,14 +58,17 @@ impl Source {
             Self::Spot => "/latest/meta-data/spot/instance-action",
             Self::Rebalance => "/latest/meta-data/events/recommendations/rebalance",
             Self::Lifecycle => "/latest/meta-data/autoscaling/target-lifecycle-state",
+            Self::Maintenance => "/latest/meta-data/events/maintenance/scheduled",
         }
     }
 
-    fn parse(self, body: &str) -> Result<Option<Announcement>, NoticeError> {
+    /// `leaves_early`: whether a node with degraded hardware does.
+    fn parse(self, body: &str, leaves_early: bool) -> Result<Option<Announcement>, NoticeError> {
         match self {
             Self::Spot => parse_instance_action(body).map(Some),
             Self::Rebalance => parse_rebalance(body).map(Some),
             Self::Lifecycle => parse_target_lifecycle(body),
+            Self::Maintenance => Ok(next_event(&parse_scheduled_events(body)?, leaves_early)),
         }
     }
 }
@@ -114,6 +122,7 @@ pub(crate) async fn watch(shared: &Shared, imds: &ImdsClient, sightings: mpsc::S
         watch_source(shared, imds, Source::Spot, pace.spot_poll, &sightings),
         watch_source(shared, imds, Source::Rebalance, pace.rebalance_poll, &sightings),
         watch_source(shared, imds, Source::Lifecycle, pace.lifecycle_poll, &sightings),
+        watch_source(shared, imds, Source::Maintenance, pace.maintenance_poll, &sightings),
         identity::learn(shared, imds),
     );
 }
@@ -134,7 +143,7 @@ async fn watch_source(
         if source == Source::Spot {
             shared.pulses.beat(Loop::SpotPoll, Instant::now());
         }
-        let trouble = match look(imds, source).await {
+        let trouble = match look(imds, source, shared.config.drain.leave_degraded).await {
             Ok(announcement) => {
                 let answer = announcement.map_or(Answer::Nothing, |_| Answer::Something);
                 shared.metrics.imds_read(source, answer);
@@ -184,9 +193,13 @@ impl Trouble {
     }
 }
 
-async fn look(imds: &ImdsClient, source: Source) -> Result<Option<Announcement>, Trouble> {
+async fn look(
+    imds: &ImdsClient,
+    source: Source,
+    leaves_early: bool,
+) -> Result<Option<Announcement>, Trouble> {
     match imds.read(source.path()).await? {
-        Some(body) => Ok(source.parse(&body)?),
+        Some(body) => Ok(source.parse(&body, leaves_early)?),
         None => Ok(None),
     }
 }

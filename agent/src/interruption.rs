@@ -271,7 +271,7 @@ impl Flow {
     fn next_due(&self, now: Instant) -> Instant {
         let drain = self.drain.as_ref().filter(|_| self.ending_by.is_none());
         let drain = drain.and_then(RunningDrain::next_due);
-        [drain, self.notices.next_expiry(now), self.key.next_due(), self.node.next_due()]
+        [drain, self.notices.next_change(now), self.key.next_due(), self.node.next_due()]
             .into_iter()
             .chain([self.ending_by])
             .flatten()

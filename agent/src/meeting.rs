@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_core::time::UnixMillis;
-use ebbtide_queue::client::{Backoff, QueueError};
+use ebbtide_queue::client::{Backoff, Hint, QueueError};
 use ebbtide_queue::control::{ControlView, EngineRecord, NodeRecord, NodeState};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -27,6 +27,10 @@ const REAP_LIMIT: usize = 64;
 /// Bounds of the pause while the queue is away.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Shortest time between two looks at the keys: a drain must reach every node of its replica
+/// within 250 ms (issue and contract), so a hint may wait for a fraction of that.
+const LOOK_PAUSE: Duration = Duration::from_millis(25);
 
 /// Time limit of the last report.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
@@ -54,10 +58,10 @@ pub(crate) async fn meet(shared: &Shared, views: watch::Sender<Option<SeenView>>
                     backoff.reset();
                 }
                 // Hints come in showers; one look answers many.
-                sleep_until(begun + meet_every / 4).await;
+                sleep_until(begun + LOOK_PAUSE).await;
                 tokio::select! {
                     () = sleep_until(report_at) => {}
-                    () = shared.queue.woken() => {}
+                    () = shared.queue.woken(Hint::Control) => {}
                     _ = standing.changed() => standing.mark_changed(),
                 }
             }
@@ -173,8 +177,10 @@ fn node_record(
         node: shared.config.node().clone(),
         holder: shared.config.holder.clone(),
         replica: shared.config.replica.clone(),
+        role: shared.config.role,
         instance_id: identity.instance_id,
         zone: identity.zone,
+        instance_type: identity.instance_type,
         market: identity.market,
         state: node_state(shared),
         fabric: shared.config.fabric,
@@ -184,6 +190,8 @@ fn node_record(
         notice_kind: notice.map(|(kind, _)| kind.as_str().to_owned()),
         notice_deadline: notice_deadline
             .map(|deadline| server_now.plus(deadline.saturating_duration_since(at))),
+        pods_left: None,
+        idle_since: None,
         heartbeat: server_now,
     }
 }

@@ -70,6 +70,7 @@ pub(crate) struct DrainStanding {
 pub(crate) struct InstanceFacts {
     pub(crate) instance_id: Option<String>,
     pub(crate) zone: Option<String>,
+    pub(crate) instance_type: Option<String>,
     pub(crate) market: Option<Market>,
 }
 

@@ -40,7 +40,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::judge::{DrainOrder, Idle, Verdict, judge};
-use self::places::{Place, find_place};
+use self::places::{Place, place_in_cluster, place_in_records};
 use self::queue::{BATCH_LIMIT, EventQueue, Message};
 use self::stand_in::Marker;
 use crate::aws::AwsError;
@@ -214,11 +214,9 @@ impl EventFlow {
 
     /// Does what an event asks for about one instance.
     async fn attend(&self, event: &Event, instance: &InstanceId) -> Result<Outcome, AttendError> {
-        let view = self.newest_view().await;
         let policy = self.policy.borrow().policy.clone();
-        let Some(place) = find_place(instance, &view, &self.nodes).await? else {
-            return self.attend_unknown(event, &policy).await;
-        };
+        let (view, place) = self.find(instance).await?;
+        let Some(place) = place else { return self.attend_unknown(event, &policy).await };
         let standing = place.standing(&view);
         match judge(event, standing, &policy.drain, (self.now)()) {
             Verdict::Nothing(idle) => Ok(Outcome::Idle(idle)),
@@ -234,6 +232,24 @@ impl EventFlow {
                 Ok(Outcome::DrainRequested)
             }
         }
+    }
+
+    /// Where an instance is, with the look at the control keys that says so. A look that does not
+    /// know it is a second old; a node that has just begun is known to Redis.
+    async fn find(
+        &self,
+        instance: &InstanceId,
+    ) -> Result<(Arc<ControlView>, Option<Place>), AttendError> {
+        let view = self.newest_view().await;
+        if let Some(place) = place_in_records(instance, &view) {
+            return Ok((view, Some(place)));
+        }
+        let view = Arc::new(self.queue.view().await?);
+        let place = match place_in_records(instance, &view) {
+            Some(place) => Some(place),
+            None => place_in_cluster(instance, &view, &self.nodes).await?,
+        };
+        Ok((view, place))
     }
 
     /// An instance that neither Redis nor the cluster knows. If it leaves a group of ours before it

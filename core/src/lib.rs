@@ -8,6 +8,7 @@ pub mod drain;
 pub mod event;
 pub mod fabric;
 pub mod ids;
+pub mod maintenance;
 pub mod notice;
 pub mod observation;
 pub mod policy;

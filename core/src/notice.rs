@@ -29,17 +29,23 @@ pub enum NoticeKind {
     SpotHibernate,
     /// Its Auto Scaling group takes the instance out.
     AsgTermination,
+    /// Maintenance of the instance or of its host begins.
+    Maintenance,
+    /// AWS gives the instance up, since its hardware is degraded.
+    Retirement,
     /// The risk of an interruption has risen; nothing is planned yet.
     Rebalance,
 }
 
 impl NoticeKind {
     /// All kinds, for metrics with closed label sets.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::SpotTerminate,
         Self::SpotStop,
         Self::SpotHibernate,
         Self::AsgTermination,
+        Self::Maintenance,
+        Self::Retirement,
         Self::Rebalance,
     ];
 
@@ -50,6 +56,8 @@ impl NoticeKind {
             Self::SpotStop => "spot_stop",
             Self::SpotHibernate => "spot_hibernate",
             Self::AsgTermination => "asg_termination",
+            Self::Maintenance => "maintenance",
+            Self::Retirement => "retirement",
             Self::Rebalance => "rebalance",
         }
     }
@@ -207,6 +215,7 @@ impl InterruptionNotice {
             }
             NoticeKind::SpotHibernate => Some(now),
             NoticeKind::AsgTermination => Some(self.first_seen.plus(asg_deadline)),
+            NoticeKind::Maintenance | NoticeKind::Retirement => announcement.time,
             NoticeKind::Rebalance => None,
         }
     }

@@ -1,5 +1,5 @@
 -- DRAIN KEYS record index newest_generation
---       ARGV REQUEST replica request_id generation reason remaining_ms
+--       ARGV REQUEST replica request_id generation reason remaining_ms lost
 --         or REPORT replica request_id generation state
 -- Merges a request or a report into a replica's drain; answers the record that now holds. A leader
 -- older than the newest that claimed anything changes nothing; agents and operators write as 0.
@@ -19,18 +19,33 @@ register_control('control_drain', 'finishes', function(keys, arguments)
     call('HSET', keys[1], name, value)
   end
 
-  local function request(reason, remaining)
+  -- Names with commas between them, each once, sorted.
+  local function union(names, more)
+    local known, all = {}, {}
+    for name in string.gmatch(names .. ',' .. more, '[^,]+') do
+      if not known[name] then all[#all + 1] = name end
+      known[name] = true
+    end
+    table.sort(all)
+    return table.concat(all, ',')
+  end
+
+  local function request(reason, remaining, lost)
     local state, deadline = field('state'), now + remaining
     if state and state ~= 'cancelled' then
       set('deadline', math.min(tonumber(field('deadline')), deadline))
       set('generation', math.max(tonumber(field('generation')), generation))
       if reason == 'notice' then set('reason', reason) end
+      lost = union(field('lost') or '', lost)
+      if lost ~= '' then set('lost', lost) end
     elseif not state or field('request_id') ~= request_id then
+      call('DEL', keys[1])
       call('HSET', keys[1], 'replica', replica, 'request_id', request_id,
         'reason', reason, 'state', 'requested')
       set('generation', generation)
       set('deadline', deadline)
       set('requested_at', now)
+      if lost ~= '' then set('lost', lost) end
       call('SADD', keys[2], replica)
     end
   end
@@ -48,7 +63,7 @@ register_control('control_drain', 'finishes', function(keys, arguments)
   local newest = tonumber(call('GET', keys[3]) or '0')
   if generation ~= 0 and generation < newest then return call('HGETALL', keys[1]) end
   if verb == 'REQUEST' then
-    request(arguments[5], tonumber(arguments[6]))
+    request(arguments[5], tonumber(arguments[6]), arguments[7] or '')
   else
     report(arguments[5])
   end

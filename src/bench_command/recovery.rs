@@ -102,7 +102,7 @@ async fn lease_all(queue: &WorkQueue, units: usize) -> anyhow::Result<()> {
     let mut looks = interval(LOOK_INTERVAL);
     loop {
         tokio::select! {
-            () = queue.woken() => {}
+            () = queue.woken(ebbtide_queue::client::Hint::Work) => {}
             _ = looks.tick() => {}
         }
         let grants = queue.lease_while(terms(&heir, LONG_LEASE), units - leased, || true).await?;

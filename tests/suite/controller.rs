@@ -11,7 +11,7 @@ use ebbtide_harness::{ControlPlane, Moto, Program, Redis, require, until};
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::command::{Then, UnitWrite};
 use ebbtide_queue::control::{
-    DrainProgress, DrainState, NodeRecord, NodeState, TrainerPhase, TrainerRecord,
+    DrainProgress, DrainState, NodeRecord, NodeRole, NodeState, TrainerPhase, TrainerRecord,
 };
 
 use crate::aws::Group;
@@ -93,6 +93,10 @@ async fn report_nodes(queue: &WorkQueue, instances: &[String], in_flight: impl F
             replica: ReplicaId::from(&node),
             node,
             instance_id: Some(instance.clone()),
+            instance_type: None,
+            role: NodeRole::Rollout,
+            pods_left: None,
+            idle_since: None,
             zone: Some("us-east-1a".to_owned()),
             market: None,
             state: NodeState::Ready,

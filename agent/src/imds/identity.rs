@@ -1,4 +1,4 @@
-//! Who the instance is: id, zone and market, learned once the service answers, however late.
+//! Who the instance is: id, zone, type and market, learned once the service answers, however late.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -40,11 +40,12 @@ pub(super) async fn learn(shared: &Shared, imds: &ImdsClient) {
 async fn read(imds: &ImdsClient) -> Result<InstanceFacts, ImdsError> {
     let instance_id = imds.read("/latest/meta-data/instance-id").await?;
     let zone = imds.read("/latest/meta-data/placement/availability-zone").await?;
+    let instance_type = imds.read("/latest/meta-data/instance-type").await?;
     let life_cycle = imds.read("/latest/meta-data/instance-life-cycle").await?;
     let market = match life_cycle.as_deref().map(str::trim) {
         Some("spot") => Some(Market::Spot),
         Some("on-demand") => Some(Market::OnDemand),
         _ => None,
     };
-    Ok(InstanceFacts { instance_id, zone, market })
+    Ok(InstanceFacts { instance_id, zone, instance_type, market })
 }

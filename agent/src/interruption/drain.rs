@@ -31,6 +31,7 @@ impl Want {
                 DrainReason::Notice
             }
             NoticeKind::AsgTermination => DrainReason::Lifecycle,
+            NoticeKind::Maintenance | NoticeKind::Retirement => DrainReason::Maintenance,
             NoticeKind::Rebalance => DrainReason::Rebalance,
         };
         Self { reason, kind: Some(kind), deadline }

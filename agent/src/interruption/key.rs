@@ -5,9 +5,11 @@
 
 use std::time::Duration;
 
-use ebbtide_core::ids::ReplicaId;
+use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_queue::client::{Backoff, QueueError};
-use ebbtide_queue::control::{DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState};
+use ebbtide_queue::control::{
+    DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState, NodeNames,
+};
 use futures::FutureExt;
 use tokio::time::Instant;
 
@@ -36,6 +38,7 @@ pub(super) enum Call {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct DrainKey {
+    node: NodeName,
     replica: ReplicaId,
     leads_replica: bool,
     /// How requests of this node's agents begin; a restarted agent knows its predecessor's.
@@ -67,6 +70,7 @@ impl SeenDrain {
 impl DrainKey {
     pub(super) fn new(config: &AgentConfig) -> Self {
         Self {
+            node: config.node().clone(),
             replica: config.replica.clone(),
             leads_replica: config.leads_replica,
             own_prefix: format!("notice-{}-", config.node()),
@@ -195,6 +199,17 @@ impl DrainKey {
             generation: 0,
             reason: own.reason,
             remaining: own.deadline.saturating_duration_since(now),
+            lost: self.lost_by(own.reason),
+        }
+    }
+
+    /// What this node says about its end: it is lost, unless it only leaves for a while.
+    fn lost_by(&self, reason: DrainReason) -> NodeNames {
+        match reason {
+            DrainReason::Notice | DrainReason::Maintenance | DrainReason::Lifecycle => {
+                NodeNames::from(self.node.clone())
+            }
+            _ => NodeNames::default(),
         }
     }
 
@@ -281,6 +296,7 @@ mod tests {
             deadline: SERVER_NOW.plus(Duration::from_secs(60)),
             state,
             requested_at: SERVER_NOW,
+            lost: NodeNames::default(),
         }
     }
 
@@ -301,6 +317,7 @@ mod tests {
             notices.see(look(Source::Spot, announcement));
             notices.see(look(Source::Rebalance, None));
             notices.see(look(Source::Lifecycle, None));
+            notices.see(look(Source::Maintenance, None));
         }
         notices
     }

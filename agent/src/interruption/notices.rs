@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ebbtide_core::notice::{Announcement, InterruptionNotice, NoticeKind};
+use ebbtide_core::policy::RebalanceAction;
 use ebbtide_core::time::UnixMillis;
 use tokio::time::Instant;
 
-use crate::config::{DrainTerms, RebalanceResponse};
+use crate::config::DrainTerms;
 use crate::imds::{Sighting, Source};
 
 /// Absences in a row, each a definite answer, after which a notice counts as withdrawn.
@@ -32,7 +33,7 @@ struct Standing {
     /// When the node is lost; none for a rebalance recommendation.
     deadline: Option<Instant>,
     first_seen: Instant,
-    /// The time that the recommendation carried at first.
+    /// The time that it carried at first.
     told: Option<UnixMillis>,
 }
 
@@ -73,9 +74,8 @@ impl Notices {
         self.absences.remove(&sighting.source);
         let asg_deadline = self.terms.asg_deadline;
         let (wall, at) = (sighting.wall, sighting.at);
-        let ttl = self.terms.rebalance_ttl;
-        if self.by_source.get(&sighting.source).is_some_and(|s| s.is_superseded(announcement, ttl))
-        {
+        let standing = self.by_source.get(&sighting.source);
+        if standing.is_some_and(|standing| self.is_superseded(standing, announcement, at)) {
             self.by_source.remove(&sighting.source);
         }
         let Some(standing) = self.by_source.get_mut(&sighting.source) else {
@@ -95,6 +95,19 @@ impl Notices {
             (known, seen) => known.or(seen),
         };
         News::Tightened(announcement.kind)
+    }
+
+    /// Whether an announcement is another one, not this one again: a recommendation whose time
+    /// lies further on than one counts, or a maintenance that was put off before its time came.
+    fn is_superseded(&self, standing: &Standing, seen: Announcement, now: Instant) -> bool {
+        let (Some(told), Some(time)) = (standing.told, seen.time) else { return false };
+        match seen.kind {
+            NoticeKind::Rebalance => time.since(told) > self.terms.rebalance_ttl,
+            NoticeKind::Maintenance | NoticeKind::Retirement => {
+                time > told && self.emptied_by(standing, now).is_none()
+            }
+            _ => false,
+        }
     }
 
     fn see_absence(&mut self, source: Source) -> News {
@@ -123,27 +136,47 @@ impl Notices {
 
     /// The notice that empties the node, with the earliest deadline of all that do.
     pub(super) fn emptying(&self, now: Instant) -> Option<Emptying> {
-        let standing = self.by_source.values();
-        let emptying = standing.filter_map(|standing| {
-            let deadline = match standing.deadline {
-                Some(deadline) => deadline,
-                None if self.drains_for_rebalance(standing, now) => {
-                    standing.first_seen + self.terms.request_deadline
-                }
-                None => return None,
-            };
+        let emptying = self.by_source.values().filter_map(|standing| {
+            let deadline = self.emptied_by(standing, now)?;
             Some(Emptying { kind: standing.notice.kind, deadline })
         });
         emptying.min_by_key(|emptying| emptying.deadline)
     }
 
+    /// When the node must be empty for this notice, if it empties the node now.
+    fn emptied_by(&self, standing: &Standing, now: Instant) -> Option<Instant> {
+        let unhurried = standing.first_seen + self.terms.request_deadline;
+        match standing.notice.kind {
+            NoticeKind::Maintenance | NoticeKind::Retirement => {
+                let is_time = self.leaves_at(standing)? <= now;
+                is_time.then_some(standing.deadline?.min(unhurried.max(now)))
+            }
+            NoticeKind::Rebalance => self.drains_for_rebalance(standing, now).then_some(unhurried),
+            _ => standing.deadline,
+        }
+    }
+
+    /// When the node begins to be emptied for a maintenance: some time ahead of it, or at its
+    /// announcement when the hardware is degraded and the policy says so.
+    fn leaves_at(&self, standing: &Standing) -> Option<Instant> {
+        let begins = standing.deadline?;
+        match standing.notice.kind {
+            NoticeKind::Retirement if self.terms.leave_degraded => Some(standing.first_seen),
+            NoticeKind::Maintenance | NoticeKind::Retirement => {
+                let ahead = begins.saturating_duration_since(standing.first_seen);
+                Some(standing.first_seen + ahead.saturating_sub(self.terms.maintenance_lead))
+            }
+            _ => None,
+        }
+    }
+
     fn drains_for_rebalance(&self, standing: &Standing, now: Instant) -> bool {
-        self.terms.rebalance == RebalanceResponse::Drain && self.is_fresh(standing, now)
+        self.terms.rebalance == RebalanceAction::Drain && self.is_fresh(standing, now)
     }
 
     /// Whether a rebalance recommendation keeps the node from leasing.
     pub(super) fn stops_leases(&self, now: Instant) -> bool {
-        self.terms.rebalance == RebalanceResponse::StopLeases
+        self.terms.rebalance == RebalanceAction::StopLeases
             && self
                 .by_source
                 .get(&Source::Rebalance)
@@ -155,18 +188,30 @@ impl Notices {
         now.saturating_duration_since(standing.first_seen) < self.terms.rebalance_ttl
     }
 
-    /// When a recommendation stops counting, if one counts now.
-    pub(super) fn next_expiry(&self, now: Instant) -> Option<Instant> {
-        let standing = self.by_source.get(&Source::Rebalance)?;
-        let is_heeded = self.terms.rebalance != RebalanceResponse::Ignore;
-        (is_heeded && self.is_fresh(standing, now))
-            .then(|| standing.first_seen + self.terms.rebalance_ttl)
+    /// When what counts changes by itself: a recommendation stops counting, or the time of a
+    /// maintenance has come.
+    pub(super) fn next_change(&self, now: Instant) -> Option<Instant> {
+        let is_heeded = self.terms.rebalance != RebalanceAction::Ignore;
+        let ends = self
+            .by_source
+            .get(&Source::Rebalance)
+            .filter(|standing| is_heeded && self.is_fresh(standing, now));
+        let ends = ends.map(|standing| standing.first_seen + self.terms.rebalance_ttl);
+        let begins = self.by_source.get(&Source::Maintenance);
+        let begins = begins.and_then(|standing| self.leaves_at(standing)).filter(|at| *at > now);
+        ends.into_iter().chain(begins).min()
     }
 
-    /// The strongest notice that counts now, for the node's record.
+    /// The strongest notice that counts now, for the node's record. A maintenance is told as soon
+    /// as it is known, whenever it comes.
     pub(super) fn strongest(&self, now: Instant) -> Option<(NoticeKind, Option<Instant>)> {
         let emptying = self.emptying(now).map(|e| (e.kind, Some(e.deadline)));
-        emptying.or_else(|| self.stops_leases(now).then_some((NoticeKind::Rebalance, None)))
+        let advised = || self.stops_leases(now).then_some((NoticeKind::Rebalance, None));
+        let ahead = || {
+            let standing = self.by_source.get(&Source::Maintenance)?;
+            Some((standing.notice.kind, standing.deadline))
+        };
+        emptying.or_else(advised).or_else(ahead)
     }
 
     /// Time that a notice left at its first sight; `None` when it carries no deadline.
@@ -176,25 +221,13 @@ impl Notices {
     }
 }
 
-impl Standing {
-    /// Whether an announcement is another recommendation, not this one again: its time lies
-    /// further on than a recommendation counts.
-    fn is_superseded(&self, announcement: Announcement, ttl: Duration) -> bool {
-        let is_rebalance = announcement.kind == NoticeKind::Rebalance;
-        match (self.told, announcement.time) {
-            (Some(told), Some(time)) => is_rebalance && time.since(told) > ttl,
-            _ => false,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const WALL: UnixMillis = UnixMillis(1_000_000_000);
 
-    fn terms(rebalance: RebalanceResponse) -> DrainTerms {
+    fn terms(rebalance: RebalanceAction) -> DrainTerms {
         DrainTerms { rebalance, ..DrainTerms::default() }
     }
 
@@ -218,7 +251,7 @@ mod tests {
     #[test]
     fn moving_time_is_one_notice_with_the_earliest_deadline() {
         let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceResponse::StopLeases));
+        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
         let spot = Some((NoticeKind::SpotTerminate, 120));
         let first = notices.see(look(start, 0, Source::Spot, spot));
         assert_eq!(first, News::Announced(NoticeKind::SpotTerminate));
@@ -232,7 +265,7 @@ mod tests {
     #[test]
     fn earlier_time_and_hibernation_tighten() {
         let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceResponse::StopLeases));
+        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
         notices.see(look(start, 0, Source::Spot, Some((NoticeKind::SpotStop, 110))));
         let news = notices.see(look(start, 5, Source::Spot, Some((NoticeKind::SpotStop, 40))));
         assert_eq!(news, News::Tightened(NoticeKind::SpotStop));
@@ -245,7 +278,7 @@ mod tests {
     #[test]
     fn only_repeated_absence_withdraws() {
         let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceResponse::StopLeases));
+        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
         let spot = Some((NoticeKind::SpotTerminate, 100));
         notices.see(look(start, 0, Source::Spot, spot));
         notices.see(look(start, 1, Source::Spot, None));
@@ -258,7 +291,7 @@ mod tests {
         assert_eq!(news, News::Withdrawn(NoticeKind::SpotTerminate));
         assert!(notices.emptying(start).is_none());
         assert!(!notices.is_quiet(start), "the other sources have said nothing yet");
-        for source in [Source::Rebalance, Source::Lifecycle] {
+        for source in [Source::Rebalance, Source::Lifecycle, Source::Maintenance] {
             (0..3).for_each(|after| {
                 notices.see(look(start, after, source, None));
             });
@@ -269,7 +302,7 @@ mod tests {
     #[test]
     fn rebalance_stops_leases_until_its_time_is_over_and_not_again() {
         let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceResponse::StopLeases));
+        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
         let fixed = |after| Sighting {
             announcement: Some(Announcement { kind: NoticeKind::Rebalance, time: Some(WALL) }),
             ..look(start, after, Source::Rebalance, None)
@@ -277,7 +310,7 @@ mod tests {
         notices.see(fixed(0));
         assert!(notices.stops_leases(start + seconds(899)));
         assert!(notices.emptying(start).is_none());
-        assert_eq!(notices.next_expiry(start), Some(start + seconds(900)));
+        assert_eq!(notices.next_change(start), Some(start + seconds(900)));
         for after in [900, 1000, 5000] {
             notices.see(fixed(after));
             assert!(!notices.stops_leases(start + seconds(after)), "after {after} s");
@@ -290,18 +323,65 @@ mod tests {
     fn rebalance_drains_or_does_nothing_when_told_so() {
         let start = Instant::now();
         let rebalance = look(start, 0, Source::Rebalance, Some((NoticeKind::Rebalance, 0)));
-        let mut notices = Notices::new(terms(RebalanceResponse::Drain));
+        let mut notices = Notices::new(terms(RebalanceAction::Drain));
         notices.see(rebalance);
         assert_eq!(notices.emptying(start).map(|e| e.deadline), Some(start + seconds(600)));
-        let mut notices = Notices::new(terms(RebalanceResponse::Ignore));
+        let mut notices = Notices::new(terms(RebalanceAction::Ignore));
         notices.see(rebalance);
         assert_eq!(notices.strongest(start), None);
+    }
+
+    /// A look at a maintenance `lead` seconds after the start.
+    fn maintenance(start: Instant, after: u64, kind: NoticeKind, lead: u64) -> Sighting {
+        look(start, after, Source::Maintenance, Some((kind, lead - after)))
+    }
+
+    /// Case 25.
+    #[test]
+    fn maintenance_far_ahead_is_told_and_drains_only_when_its_lead_begins() {
+        let start = Instant::now();
+        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
+        let ahead = 21 * 86_400;
+        notices.see(maintenance(start, 0, NoticeKind::Maintenance, ahead));
+        let told = notices.strongest(start);
+        assert_eq!(told, Some((NoticeKind::Maintenance, Some(start + seconds(ahead)))));
+        assert_eq!(notices.emptying(start), None);
+        let begins = start + seconds(ahead - 1800);
+        assert_eq!(notices.next_change(start), Some(begins));
+        assert_eq!(notices.emptying(begins - seconds(1)), None);
+        assert!(notices.emptying(begins).is_some());
+    }
+
+    /// Case 25, the other half.
+    #[test]
+    fn degraded_node_leaves_at_once_when_the_policy_says_so() {
+        let start = Instant::now();
+        let early = DrainTerms { leave_degraded: true, ..DrainTerms::default() };
+        let mut notices = Notices::new(early);
+        notices.see(maintenance(start, 0, NoticeKind::Retirement, 21 * 86_400));
+        assert_eq!(notices.emptying(start).map(|e| e.deadline), Some(start + seconds(600)));
+        let mut notices = Notices::new(early);
+        notices.see(maintenance(start, 0, NoticeKind::Maintenance, 21 * 86_400));
+        assert_eq!(notices.emptying(start), None, "only degraded hardware is left early");
+    }
+
+    #[test]
+    fn maintenance_that_is_put_off_counts_from_its_new_time() {
+        let start = Instant::now();
+        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
+        notices.see(maintenance(start, 0, NoticeKind::Maintenance, 7200));
+        notices.see(maintenance(start, 60, NoticeKind::Maintenance, 14_400));
+        let told = notices.strongest(start).and_then(|(_, deadline)| deadline);
+        assert_eq!(told, Some(start + seconds(14_400)));
+        notices.see(maintenance(start, 13_000, NoticeKind::Maintenance, 20_000));
+        let told = notices.strongest(start).and_then(|(_, deadline)| deadline);
+        assert_eq!(told, Some(start + seconds(14_400)), "the drain is under way");
     }
 
     #[test]
     fn earliest_of_several_notices_decides() {
         let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceResponse::StopLeases));
+        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
         let lifecycle = Some((NoticeKind::AsgTermination, 0));
         notices.see(look(start, 0, Source::Lifecycle, lifecycle));
         notices.see(look(start, 1, Source::Spot, Some((NoticeKind::SpotTerminate, 60))));

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use ebbtide_agent::Agent;
 use ebbtide_agent::marks::{MarkError, NodeEvent, NodeMarks};
-use ebbtide_agent::{Agent, RebalanceResponse};
 use ebbtide_core::ids::{NodeName, ReplicaId};
-use ebbtide_core::policy::Market;
+use ebbtide_core::policy::{Market, RebalanceAction};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::wall_clock_now;
 use ebbtide_queue::command::HandBackCause;
-use ebbtide_queue::control::{DrainProgress, DrainReason, DrainRequest, DrainState, NodeState};
+use ebbtide_queue::control::{
+    DrainProgress, DrainReason, DrainRequest, DrainState, NodeNames, NodeState,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::world::{World, group, timestamp_now, until, within};
@@ -136,6 +138,7 @@ fn scale_in(node: &NodeName, seconds: u64) -> DrainRequest {
         generation: 7,
         reason: DrainReason::ScaleIn,
         remaining: Duration::from_secs(seconds),
+        lost: NodeNames::default(),
     }
 }
 
@@ -181,7 +184,7 @@ async fn rebalance_stops_leases_for_its_time_and_running_work_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ignored_rebalance_changes_nothing() {
     let world = World::new();
-    let node = world.node("n1").with(|config| config.drain.rebalance = RebalanceResponse::Ignore);
+    let node = world.node("n1").with(|config| config.drain.rebalance = RebalanceAction::Ignore);
     let node = node.start();
     node.imds().recommend_rebalance(timestamp_now());
     world.enqueue((0..8).map(|n| group(&format!("g{n}"), 8, 20))).await;

@@ -20,7 +20,7 @@ use ebbtide_agent::{
 use ebbtide_core::ids::{NodeName, PolicyVersion, RunId};
 use ebbtide_core::sample::Sample;
 use ebbtide_core::work::{PromptGroup, Sampling};
-use ebbtide_queue::client::{MemoryPort, QueueError, QueuePort, WorkQueue, wall_clock_now};
+use ebbtide_queue::client::{Hint, MemoryPort, QueueError, QueuePort, WorkQueue, wall_clock_now};
 use ebbtide_queue::command::Command;
 use ebbtide_queue::control::{ControlCommand, ControlReply, VersionRecord};
 use ebbtide_queue::memory::ShardSettings;
@@ -95,12 +95,12 @@ impl QueuePort for FlakyPort {
         self.inner.control(command).await
     }
 
-    async fn woken(&self) {
-        self.inner.woken().await;
+    async fn woken(&self, hint: Hint) {
+        self.inner.woken(hint).await;
     }
 
-    async fn wake(&self) {
-        self.inner.wake().await;
+    async fn wake(&self, hint: Hint) {
+        self.inner.wake(hint).await;
     }
 }
 

@@ -29,19 +29,21 @@ impl Place {
     }
 }
 
-/// The place of an instance; `None` when neither Redis nor the cluster knows it. A node of the
-/// cluster whose agent has never reported is a replica of its own.
+/// The place of an instance by the records in Redis.
+pub(super) fn place_in_records(instance: &InstanceId, view: &ControlView) -> Option<Place> {
+    record_of_instance(view, instance).map(Place::of)
+}
+
+/// The place of an instance among the nodes of the cluster; `None` when it has no such node. A node
+/// whose agent has never reported is a replica of its own.
 ///
 /// # Errors
-/// Redis does not know it, and the API server does not answer.
-pub(super) async fn find_place(
+/// The API server does not answer.
+pub(super) async fn place_in_cluster(
     instance: &InstanceId,
     view: &ControlView,
     nodes: &Arc<dyn ClusterNodes>,
 ) -> Result<Option<Place>, NodeError> {
-    if let Some(record) = record_of_instance(view, instance) {
-        return Ok(Some(Place::of(record)));
-    }
     let Some(node) = nodes.find(instance).await? else { return Ok(None) };
     Ok(Some(match record_of_node(view, &node) {
         Some(record) => Place::of(record),

@@ -4,7 +4,7 @@ use super::{
     BTreeMap, ControlView, InstanceId, NodeName, NodeRecord, NodeView, PoolName, Reads, ReplicaId,
     ReplicaState, ReplicaView, SILENCE_LIMIT, Signal, control,
 };
-use control::{DrainReason, DrainRecord, DrainState, NodeState};
+use control::{DrainReason, DrainRecord, DrainState, NodeRole, NodeState};
 use ebbtide_core::notice::NoticeKind;
 use ebbtide_core::observation::{DrainPurpose, DrainStage, DrainView, InstanceView};
 
@@ -24,7 +24,8 @@ pub(super) fn gather(
     let drains: BTreeMap<&ReplicaId, &DrainRecord> =
         view.drains.iter().map(|drain| (&drain.replica, drain)).collect();
     let mut members = BTreeMap::<&ReplicaId, Vec<&NodeRecord>>::new();
-    for record in &view.nodes {
+    let is_rollout = |record: &&NodeRecord| record.role == NodeRole::Rollout;
+    for record in view.nodes.iter().filter(is_rollout) {
         members.entry(&record.replica).or_default().push(record);
     }
     members
@@ -61,7 +62,7 @@ fn build(
         Err(why) => Signal::unknown(why.clone()),
     };
     let is_reclaimed = drain.is_some_and(|drain| purpose(drain.reason) == DrainPurpose::Reclaim);
-    let is_advised = drain.is_some_and(|drain| drain.reason == DrainReason::Rebalance);
+    let is_drain_advised = drain.is_some_and(|drain| drain.reason == DrainReason::Rebalance);
     let state = state_of(records, &nodes, drain, nodes_per_replica);
     ReplicaView {
         id: id.clone(),
@@ -72,7 +73,7 @@ fn build(
         market: records.iter().filter_map(|record| record.market).max(),
         pool: instances.common_pool(&nodes),
         has_notice: is_reclaimed || records.iter().any(|record| has_notice(record)),
-        is_advised: is_advised || records.iter().any(|record| is_rebalance(record)),
+        is_advised: is_drain_advised || records.iter().any(|record| is_advised(record)),
         drain: drain.map(|drain| DrainView {
             request_id: drain.request_id.clone(),
             purpose: purpose(drain.reason),
@@ -117,21 +118,26 @@ fn state_of(
     }
 }
 
-/// Whether AWS has announced the loss of the node. A rebalance recommendation is advice only.
+/// Whether AWS has announced the loss of the node, and soon. A rebalance recommendation and a
+/// maintenance that is still ahead are advice: such a node is left first, and works until then.
 fn has_notice(record: &NodeRecord) -> bool {
-    record.notice_kind.is_some() && !is_rebalance(record) || record.notice_deadline.is_some()
+    record.notice_kind.is_some() && !is_advised(record)
 }
 
 /// Whether EC2 takes the node for itself, by the agent's word or that of the queue of events.
 fn is_reclaimed(record: &NodeRecord, drain: Option<&DrainRecord>) -> bool {
     let kinds = [NoticeKind::SpotTerminate, NoticeKind::SpotStop, NoticeKind::SpotHibernate];
     let is_told = kinds.iter().any(|kind| record.notice_kind.as_deref() == Some(kind.as_str()));
-    let is_single = record.replica.as_str() == record.node.as_str();
-    is_told || drain.is_some_and(|drain| drain.reason == DrainReason::Notice && is_single)
+    let is_lost = |drain: &DrainRecord| {
+        let is_named = drain.lost.is_empty() || drain.lost.0.contains(&record.node);
+        drain.reason == DrainReason::Notice && is_named
+    };
+    is_told || drain.is_some_and(is_lost)
 }
 
-fn is_rebalance(record: &NodeRecord) -> bool {
-    record.notice_kind.as_deref() == Some(NoticeKind::Rebalance.as_str())
+fn is_advised(record: &NodeRecord) -> bool {
+    let advice = [NoticeKind::Rebalance, NoticeKind::Maintenance, NoticeKind::Retirement];
+    advice.iter().any(|kind| record.notice_kind.as_deref() == Some(kind.as_str()))
 }
 
 fn purpose(reason: DrainReason) -> DrainPurpose {

@@ -211,7 +211,8 @@ fn read_lifecycle(
 /// An instance id: `i-` and letters, digits or `-`.
 pub(super) fn instance_id(text: &str) -> Option<InstanceId> {
     let rest = text.strip_prefix("i-")?;
-    let is_plain = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let is_plain =
+        !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     (is_plain && text.len() <= INSTANCE_ID_LIMIT).then(|| InstanceId(text.to_owned()))
 }
 

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::kinds::{Named, choice};
+use super::kinds::{Named, choice, text};
 use super::numbers::duration;
 use super::section::Section;
+use super::taint::ExtraTaint;
 
 /// Largest reserve: EC2 gives 120 s of notice at most, and some of it has to be left for work.
 const RESERVE_MAX: Duration = Duration::from_secs(110);
@@ -46,6 +47,50 @@ pub struct DrainPolicy {
     /// `maintenanceLead`: how long before a scheduled maintenance the drain begins. Default 30m,
     /// 0s to 168h.
     pub maintenance_lead: Duration,
+    /// `leaveDegraded`: whether a node whose hardware is degraded (`instance-retirement`,
+    /// `instance-stop`) is drained when that is announced, however far ahead. Default false.
+    pub leave_degraded: bool,
+    /// `evict`: whether the pods of a node that goes are evicted; otherwise it is only cordoned
+    /// and tainted. Default true.
+    pub evict: bool,
+    /// `onBlockedEviction`: what becomes of a pod whose eviction a disruption budget still refuses
+    /// at deadline − grace: `delete` (default) or `wait`.
+    pub on_blocked_eviction: BlockedEviction,
+    /// `extraTaint`: a taint beside Ebbtide's own, as `key=value:Effect` or `key:Effect`.
+    pub extra_taint: Option<ExtraTaint>,
+    /// `unknownInstances`: what becomes of a message about an instance that no node of the cluster
+    /// has: `acknowledge` (default) or `keep`.
+    pub unknown_instances: UnknownInstances,
+}
+
+/// What becomes of a pod that a disruption budget holds on a node that goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum BlockedEviction {
+    /// It is deleted with the grace that is left: its node goes in any case.
+    #[default]
+    Delete,
+    /// It stays until its node is gone.
+    Wait,
+}
+
+/// What becomes of a message about an instance that no node of the cluster has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum UnknownInstances {
+    /// It is counted and acknowledged: the queue sees the whole account and region.
+    #[default]
+    Acknowledge,
+    /// It is counted and left to whoever else reads the queue.
+    Keep,
+}
+
+impl Named for BlockedEviction {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("delete", Self::Delete), ("wait", Self::Wait)];
+}
+
+impl Named for UnknownInstances {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("acknowledge", Self::Acknowledge), ("keep", Self::Keep)];
 }
 
 impl Named for RebalanceAction {
@@ -78,6 +123,11 @@ impl DrainPolicy {
             maintenance_lead: drain
                 .optional("maintenanceLead", duration(Duration::ZERO..=7 * day))
                 .unwrap_or(Duration::from_mins(30)),
+            leave_degraded: drain.optional("leaveDegraded", choice()).unwrap_or(false),
+            evict: drain.optional("evict", choice()).unwrap_or(true),
+            on_blocked_eviction: drain.optional("onBlockedEviction", choice()).unwrap_or_default(),
+            extra_taint: drain.optional("extraTaint", text()),
+            unknown_instances: drain.optional("unknownInstances", choice()).unwrap_or_default(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::drain::RebalanceAction;
+use super::drain::{BlockedEviction, RebalanceAction, UnknownInstances};
 use super::duration::Written;
 use super::kinds::Named;
 use super::pool::{Pool, Provider};
@@ -187,6 +187,21 @@ fn drain(spec: &FleetSpec) -> Vec<String> {
         RebalanceAction::Drain => "is drained at once".to_owned(),
         RebalanceAction::Ignore => "carries on".to_owned(),
     };
+    let degraded = match drain.leave_degraded {
+        true => "a node whose hardware is degraded is drained when AWS says so",
+        false => "a node whose hardware is degraded is drained as for any maintenance",
+    };
+    let extra = drain.extra_taint.as_ref().map(|taint| format!(" (also {taint})"));
+    let extra = extra.unwrap_or_default();
+    let evicted = match (drain.evict, drain.on_blocked_eviction) {
+        (false, _) => "its pods are left alone",
+        (true, BlockedEviction::Delete) => "its pods are evicted, at the end against budgets",
+        (true, BlockedEviction::Wait) => "its pods are evicted as far as budgets let them go",
+    };
+    let unknown = match drain.unknown_instances {
+        UnknownInstances::Acknowledge => "acknowledged",
+        UnknownInstances::Keep => "left in the queue",
+    };
     vec![
         format!(
             "units that finish {} before the deadline go on, the rest is handed back at once",
@@ -200,6 +215,9 @@ fn drain(spec: &FleetSpec) -> Vec<String> {
             Written(drain.maintenance_lead),
         ),
         format!("a node with a rebalance recommendation {rebalance}"),
+        degraded.to_owned(),
+        format!("a node that goes is cordoned and tainted{extra}, {evicted}"),
+        format!("messages about instances that no node has are {unknown}"),
     ]
 }
 

@@ -93,6 +93,10 @@ pub(super) trait Named: Copy + PartialEq + 'static {
     }
 }
 
+impl Named for bool {
+    const NAMES: &'static [(&'static str, Self)] = &[("true", true), ("false", false)];
+}
+
 /// One of a few names.
 pub(super) struct Choice<T: 'static>(&'static [(&'static str, T)]);
 

@@ -26,13 +26,14 @@ mod report;
 mod rules;
 mod section;
 mod support;
+mod taint;
 #[cfg(test)]
 mod tests;
 mod worker_group;
 
 use std::ops::Deref;
 
-pub use self::drain::{DrainPolicy, RebalanceAction};
+pub use self::drain::{BlockedEviction, DrainPolicy, RebalanceAction, UnknownInstances};
 pub use self::goal::{Budget, Mode, UpdateDeadline};
 pub use self::located::Position;
 pub use self::pool::{
@@ -40,6 +41,7 @@ pub use self::pool::{
 };
 pub use self::queue::{Durability, QueuePolicy, Stage, StalenessPolicy};
 pub use self::report::{PolicyError, PolicyErrors};
+pub use self::taint::{ExtraTaint, TaintError};
 pub use self::worker_group::{BufferPolicy, RolloutPolicy, ServicePolicy, TrainerPolicy};
 
 use self::kinds::{Pattern, choice, exactly, text};

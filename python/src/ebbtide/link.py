@@ -27,6 +27,10 @@ BRIEF_S = 0.2
 MEMORY_SHORT_ABOVE = 0.85
 #: Between two looks at a server's memory, in seconds.
 MEMORY_LOOK_INTERVAL_S = 1.0
+#: A message on the wake channel: there may be work.
+WORK_HINT = b""
+#: The same, and the control keys have changed in a way that cannot wait.
+CONTROL_HINT = b"control"
 
 #: Keys of one shard in the order in which every function declares them.
 SHARD_KEYS = (
@@ -125,10 +129,10 @@ class Link:
         if not self.connection.is_callers:
             self.connection.client.close()
 
-    def wake(self) -> None:
+    def wake(self, hint: bytes = WORK_HINT) -> None:
         """Tells everybody that something has changed: a hint, whose loss does no harm."""
         try:
-            self.connection.client.execute_command("PUBLISH", self.control_key("wake"), b"")
+            self.connection.client.execute_command("PUBLISH", self.control_key("wake"), hint)
         except (redis.RedisError, RedisClusterException, OSError):
             pass
 

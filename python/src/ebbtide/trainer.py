@@ -19,7 +19,7 @@ from .errors import (
     QueueBusy,
 )
 from .layout import Layout
-from .link import Link
+from .link import CONTROL_HINT, Link
 from .names import NUMBER_LIMIT, check_consumer, check_group_id, shard_of
 from .samples import SealedGroup
 from .status import Status
@@ -258,7 +258,7 @@ class Trainer:
         fields = {"version": version, "uri": uri, "sha256": sha256}
         if not control.put(self._link, "version", "raise", fields, stamp="published_at"):
             self._check_published(version, uri, sha256)
-        self._link.wake()
+        self._link.wake(CONTROL_HINT)
 
     def _check_published(self, version: int, uri: str, sha256: str) -> None:
         """What holds is this very version: a repetition, or version 0, which nobody publishes."""
@@ -395,7 +395,7 @@ class Trainer:
                 "nothing to confirm: give what pending_resize or pending_checkpoint gave"
             )
         control.put(self._link, "trainer", "merge", said)
-        self._link.wake()
+        self._link.wake(CONTROL_HINT)
 
     def _record(self) -> dict[str, str]:
         return control.read(self._link, ["trainer"]).fields[0]

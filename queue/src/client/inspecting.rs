@@ -4,7 +4,7 @@ use ebbtide_core::ids::{FencingToken, GroupId, UnitId};
 use ebbtide_core::work::PromptGroup;
 
 use super::training::write_reply;
-use super::{Gathered, QueueError, SCAN_PAGES_LIMIT, WorkQueue};
+use super::{Gathered, Hint, QueueError, SCAN_PAGES_LIMIT, WorkQueue};
 use crate::command::{AuditPart, Command, Stage};
 use crate::reply::{Failure, Reply, WriteReply};
 use crate::state::{Finding, GroupTrace, UnitSnapshot};
@@ -125,7 +125,7 @@ impl WorkQueue {
         let fencing_token = found.map_or(FencingToken(0), |found| found.unit.fencing_token);
         let command = Command::Requeue { unit: unit.clone(), fencing_token };
         let reply = write_reply(self.port.call(self.shard_of(&unit.group), command).await?)?;
-        self.port.wake().await;
+        self.port.wake(Hint::Work).await;
         Ok(reply)
     }
 
@@ -143,7 +143,7 @@ impl WorkQueue {
             group: Box::new(PromptGroup::clone(spec)),
         };
         let reply = write_reply(self.port.call(self.shard_of(&failure.group), command).await?)?;
-        self.port.wake().await;
+        self.port.wake(Hint::Work).await;
         Ok(reply)
     }
 

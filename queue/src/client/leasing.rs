@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ebbtide_core::ids::{Holder, PolicyVersion, UnitId};
 
-use super::{QueueError, WorkQueue};
+use super::{Hint, QueueError, WorkQueue};
 use crate::command::{
     COMMAND_BYTES_LIMIT, COMMAND_UNITS_LIMIT, Command, LeaseRequest, ProgressLimits, Renewal,
     Stage, Then, UnitWrite,
@@ -224,7 +224,7 @@ impl WorkQueue {
             self.lease_from(shard, terms, limit, || true, &mut leased).await;
         }
         if gives_back {
-            self.port.wake().await;
+            self.port.wake(Hint::Work).await;
         }
         (replies, leased)
     }
@@ -276,7 +276,7 @@ impl WorkQueue {
             }
         }
         if gives_back {
-            self.port.wake().await;
+            self.port.wake(Hint::Work).await;
         }
         replies
     }
@@ -314,7 +314,7 @@ impl WorkQueue {
             reclaimed += self.count_of(shard, command).await?;
         }
         if reclaimed > 0 {
-            self.port.wake().await;
+            self.port.wake(Hint::Work).await;
         }
         Ok(reclaimed)
     }
@@ -333,7 +333,7 @@ impl WorkQueue {
             }
         }
         if reaped > 0 {
-            self.port.wake().await;
+            self.port.wake(Hint::Work).await;
         }
         failure.map_or(Ok(reaped), Err)
     }

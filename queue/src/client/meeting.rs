@@ -1,11 +1,12 @@
 //! Calls on the control keys, by which agents, controller, trainer and operators meet.
 
 use ebbtide_core::ids::{NodeName, ReplicaId};
+use ebbtide_core::time::UnixMillis;
 
-use super::{QueueError, WorkQueue};
+use super::{Hint, QueueError, WorkQueue};
 use crate::control::{
-    ControlCommand, ControlReply, ControlView, DrainProgress, DrainRecord, DrainRequest,
-    EngineRecord, HoldRecord, NodeRecord, TrainerRecord,
+    ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress, DrainRecord,
+    DrainRequest, EngineRecord, HoldRecord, LifecycleRecord, NodeRecord, TrainerRecord,
 };
 
 impl WorkQueue {
@@ -52,6 +53,69 @@ impl WorkQueue {
         self.tell(ControlCommand::PutTrainer(record)).await
     }
 
+    /// Asks the trainer for a checkpoint at its next safe point.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn request_checkpoint(&self) -> Result<(), QueueError> {
+        self.tell(ControlCommand::RequestCheckpoint).await?;
+        self.port.wake(Hint::Control).await;
+        Ok(())
+    }
+
+    /// Says, for the trainer, that it has carried out the request of this moment.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn confirm_checkpoint(&self, request: UnixMillis) -> Result<(), QueueError> {
+        self.tell(ControlCommand::ConfirmCheckpoint(request)).await?;
+        self.port.wake(Hint::Control).await;
+        Ok(())
+    }
+
+    /// Remembers a lifecycle action that is to be completed.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn put_lifecycle(&self, record: LifecycleRecord) -> Result<(), QueueError> {
+        self.tell(ControlCommand::PutLifecycle(record)).await
+    }
+
+    /// Forgets the lifecycle action of an instance.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn remove_lifecycle(&self, instance_id: &str) -> Result<(), QueueError> {
+        self.tell(ControlCommand::RemoveLifecycle(instance_id.to_owned())).await
+    }
+
+    /// Keeps a closing report; one for the same request and node is kept once.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn add_report(&self, report: ClosingReport) -> Result<(), QueueError> {
+        self.tell(ControlCommand::AddReport(Box::new(report))).await
+    }
+
+    /// The newest closing reports, at most `limit`, the newest first.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn reports(&self, limit: usize) -> Result<Vec<ClosingReport>, QueueError> {
+        match self.port.control(ControlCommand::ReadReports(limit)).await? {
+            ControlReply::Reports(reports) => Ok(reports),
+            other => Err(QueueError::unexpected("closing reports", &other)),
+        }
+    }
+
+    /// Ends the hold of a role.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn remove_hold(&self, role: &str) -> Result<(), QueueError> {
+        self.tell(ControlCommand::RemoveHold(role.to_owned())).await
+    }
+
     /// Holds a role.
     ///
     /// # Errors
@@ -74,7 +138,7 @@ impl WorkQueue {
     /// No answer, or the writer's leadership is over.
     pub async fn request_drain(&self, request: DrainRequest) -> Result<DrainRecord, QueueError> {
         let reply = self.port.control(ControlCommand::RequestDrain(request)).await?;
-        self.port.wake().await;
+        self.port.wake(Hint::Control).await;
         match reply {
             ControlReply::Drain(Some(record)) => Ok(record),
             ControlReply::Drain(None) => Err(QueueError::Protocol {
@@ -94,7 +158,7 @@ impl WorkQueue {
         progress: DrainProgress,
     ) -> Result<Option<DrainRecord>, QueueError> {
         let reply = self.port.control(ControlCommand::ReportDrain(progress)).await?;
-        self.port.wake().await;
+        self.port.wake(Hint::Control).await;
         match reply {
             ControlReply::Drain(record) => Ok(record),
             other => Err(QueueError::unexpected("the drain", &other)),

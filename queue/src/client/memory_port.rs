@@ -1,13 +1,12 @@
 //! The queue of one process, for the demo and for tests: shards in memory behind locks.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use ebbtide_core::time::{UnixMillis, whole_millis};
-use tokio::sync::Notify;
 
-use super::{QueueError, QueuePort};
+use super::{Hint, Hints, QueueError, QueuePort};
 use crate::command::Command;
 use crate::control::{ControlCommand, ControlReply, MemoryControl};
 use crate::memory::{MemoryShard, ShardSettings};
@@ -24,7 +23,7 @@ pub fn wall_clock_now() -> UnixMillis {
 pub struct MemoryPort {
     shards: Vec<Mutex<MemoryShard>>,
     control: Mutex<MemoryControl>,
-    changed: Arc<Notify>,
+    hints: Hints,
     now: fn() -> UnixMillis,
 }
 
@@ -33,7 +32,7 @@ impl MemoryPort {
     pub fn new(shard_count: u16, settings: ShardSettings, now: fn() -> UnixMillis) -> Self {
         let shard = || Mutex::new(MemoryShard::new(settings));
         let shards = (0..shard_count.max(1)).map(|_| shard()).collect();
-        Self { shards, control: Mutex::default(), changed: Arc::new(Notify::new()), now }
+        Self { shards, control: Mutex::default(), hints: Hints::default(), now }
     }
 }
 
@@ -54,11 +53,11 @@ impl QueuePort for MemoryPort {
         Ok(control.apply(&command, (self.now)()))
     }
 
-    async fn woken(&self) {
-        self.changed.notified().await;
+    async fn woken(&self, hint: Hint) {
+        self.hints.woken(hint).await;
     }
 
-    async fn wake(&self) {
-        self.changed.notify_waiters();
+    async fn wake(&self, hint: Hint) {
+        self.hints.wake(hint);
     }
 }

@@ -4,6 +4,7 @@
 //! A shard that is away never stops the others: reads and leases go on with those that answer.
 
 mod backoff;
+mod hints;
 mod inspecting;
 mod leasing;
 mod meeting;
@@ -20,6 +21,8 @@ use ebbtide_core::ids::GroupId;
 use thiserror::Error;
 
 pub use backoff::Backoff;
+pub use hints::Hint;
+pub(crate) use hints::Hints;
 pub use leasing::{LeaseTerms, Leased};
 pub use memory_port::{MemoryPort, wall_clock_now};
 pub use training::EnqueueError;
@@ -100,11 +103,12 @@ pub trait QueuePort: Send + Sync {
     /// As [`QueuePort::call`].
     async fn control(&self, command: ControlCommand) -> Result<ControlReply, QueueError>;
 
-    /// Waits until something may have changed: a hint, never the truth. May wait for ever.
-    async fn woken(&self);
+    /// Waits until something of this kind may have changed: a hint, never the truth. May wait for
+    /// ever.
+    async fn woken(&self, hint: Hint);
 
     /// Tells everybody that something has changed; losing it does no harm.
-    async fn wake(&self);
+    async fn wake(&self, hint: Hint);
 }
 
 /// A client of one run's queue; cheap to clone.
@@ -143,9 +147,9 @@ impl WorkQueue {
         u16::try_from(checksum % u32::from(self.shard_count())).unwrap_or(0)
     }
 
-    /// Waits until something in the queue or the control keys may have changed, or for ever.
-    pub async fn woken(&self) {
-        self.port.woken().await;
+    /// Waits until something of this kind may have changed, or for ever.
+    pub async fn woken(&self, hint: Hint) {
+        self.port.woken(hint).await;
     }
 
     /// All shards, beginning with another one at each call.

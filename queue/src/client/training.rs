@@ -4,7 +4,7 @@ use ebbtide_core::ids::{GroupId, PolicyVersion};
 use ebbtide_core::work::{GroupError, PromptGroup};
 use thiserror::Error;
 
-use super::{QueueError, SCAN_PAGES_LIMIT, WorkQueue};
+use super::{Hint, QueueError, SCAN_PAGES_LIMIT, WorkQueue};
 use crate::command::{COMMAND_UNITS_LIMIT, Command, TakeWhich};
 use crate::control::{ControlCommand, VersionRecord};
 use crate::reply::{Reply, TakenGroup, WriteReply};
@@ -30,7 +30,7 @@ impl WorkQueue {
         let shard = self.shard_of(&group.group_id);
         let reply = self.port.call(shard, Command::Enqueue(Box::new(group))).await?;
         let reply = write_reply(reply)?;
-        self.port.wake().await;
+        self.port.wake(Hint::Work).await;
         Ok(reply)
     }
 
@@ -142,7 +142,7 @@ impl WorkQueue {
                 }
             }
         }
-        self.port.wake().await;
+        self.port.wake(Hint::Work).await;
         Ok(ended)
     }
 
@@ -177,7 +177,7 @@ impl WorkQueue {
             tracing::error!(asked, holds, "policy version refused: it never falls within a run");
         }
         self.port.control(ControlCommand::PutVersion(record)).await?;
-        self.port.wake().await;
+        self.port.wake(Hint::Control).await;
         Ok(holds)
     }
 }

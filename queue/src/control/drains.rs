@@ -2,9 +2,11 @@
 //!
 //! The rules are pure; `queue/lua/control_drain.lua` states them for Redis.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::time::Duration;
 
-use ebbtide_core::ids::ReplicaId;
+use ebbtide_core::ids::{IdError, NodeName, ReplicaId};
 use ebbtide_core::time::UnixMillis;
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +74,56 @@ pub struct DrainRecord {
     pub state: DrainState,
     /// When it was first asked for, on the server's clock.
     pub requested_at: UnixMillis,
+    /// The nodes that are lost, as far as known; the other nodes of the replica stay. None: the
+    /// replica goes, or comes back, as a whole.
+    #[serde(default, skip_serializing_if = "NodeNames::is_empty")]
+    pub lost: NodeNames,
+}
+
+/// Names of nodes; as a field they stand side by side, with a comma between two.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct NodeNames(pub BTreeSet<NodeName>);
+
+impl NodeNames {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<NodeName> for NodeNames {
+    fn from(node: NodeName) -> Self {
+        Self([node].into())
+    }
+}
+
+impl TryFrom<String> for NodeNames {
+    type Error = IdError;
+
+    fn try_from(text: String) -> Result<Self, IdError> {
+        text.split(',')
+            .filter(|name| !name.is_empty())
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+}
+
+impl From<NodeNames> for String {
+    fn from(names: NodeNames) -> Self {
+        names.to_string()
+    }
+}
+
+impl fmt::Display for NodeNames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, name) in self.0.iter().enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            write!(f, "{comma}{name}")?;
+        }
+        Ok(())
+    }
 }
 
 /// Asks for a drain.
@@ -87,13 +139,15 @@ pub struct DrainRequest {
     pub reason: DrainReason,
     /// Time left from now until the replica must be empty.
     pub remaining: Duration,
+    /// The nodes that are lost; see [`DrainRecord::lost`].
+    pub lost: NodeNames,
 }
 
 impl DrainRequest {
     /// What holds after this request at `now`, given what stood before.
     ///
-    /// A running drain keeps its identity and progress: its deadline only becomes earlier, and an
-    /// AWS notice overrides any other reason.
+    /// A running drain keeps its identity and progress: its deadline only becomes earlier, nodes
+    /// that are lost add up, and an AWS notice overrides any other reason.
     pub fn merge(&self, before: Option<&DrainRecord>, now: UnixMillis) -> DrainRecord {
         let deadline = now.plus(self.remaining);
         match before {
@@ -105,6 +159,7 @@ impl DrainRequest {
                     running.reason
                 },
                 generation: running.generation.max(self.generation),
+                lost: NodeNames(&running.lost.0 | &self.lost.0),
                 ..running.clone()
             },
             Some(cancelled) if cancelled.request_id == self.request_id => cancelled.clone(),
@@ -116,6 +171,7 @@ impl DrainRequest {
                 deadline,
                 state: DrainState::Requested,
                 requested_at: now,
+                lost: self.lost.clone(),
             },
         }
     }

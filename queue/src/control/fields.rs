@@ -112,7 +112,7 @@ impl<'de> serde::Deserializer<'de> for FieldText<'de> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::records::{NodeRecord, NodeState, TrainerRecord};
+    use super::super::records::{NodeRecord, NodeRole, NodeState, TrainerRecord};
     use super::*;
     use ebbtide_core::fabric::FabricVerdict;
     use ebbtide_core::ids::PolicyVersion;
@@ -127,6 +127,10 @@ mod tests {
             replica: (&node).into(),
             node,
             instance_id: Some("i-0abc".to_owned()),
+            instance_type: None,
+            role: NodeRole::Rollout,
+            pods_left: None,
+            idle_since: None,
             zone: None,
             market: Some(ebbtide_core::policy::Market::OnDemand),
             state: NodeState::NotReady,

@@ -1,13 +1,14 @@
 //! The control keys in memory: a synchronous state machine, for the demo and the simulator.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::time::UnixMillis;
 
 use super::{
-    ControlCommand, ControlReply, ControlView, DrainProgress, DrainRecord, DrainRequest,
-    EngineRecord, HoldRecord, NodeRecord, TrainerRecord, VersionRecord,
+    CheckpointRecord, ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress,
+    DrainRecord, DrainRequest, EngineRecord, HoldRecord, LifecycleRecord, NodeRecord, REPORTS_KEPT,
+    TrainerRecord, VersionRecord,
 };
 
 /// The control keys of one run.
@@ -17,9 +18,12 @@ pub struct MemoryControl {
     engines: BTreeMap<(ReplicaId, u16), EngineRecord>,
     drains: BTreeMap<ReplicaId, DrainRecord>,
     holds: BTreeMap<String, HoldRecord>,
+    lifecycles: BTreeMap<String, LifecycleRecord>,
+    reports: VecDeque<ClosingReport>,
     claims: BTreeSet<String>,
     newest_claim: u64,
     trainer: Option<TrainerRecord>,
+    checkpoint: CheckpointRecord,
     version: VersionRecord,
     reaper_beat: Option<UnixMillis>,
 }
@@ -40,6 +44,10 @@ impl MemoryControl {
             ControlCommand::PutTrainer(record) => {
                 self.trainer = Some(TrainerRecord { heartbeat: now, ..record.clone() });
             }
+            ControlCommand::RequestCheckpoint => self.checkpoint.requested = Some(now),
+            ControlCommand::ConfirmCheckpoint(request) => {
+                self.checkpoint.confirmed = self.checkpoint.confirmed.max(Some(*request));
+            }
             ControlCommand::PutVersion(record) => {
                 if record.version > self.version.version {
                     self.version = VersionRecord { published_at: now, ..record.clone() };
@@ -47,6 +55,20 @@ impl MemoryControl {
             }
             ControlCommand::PutHold(hold) => {
                 self.holds.insert(hold.role.clone(), hold.clone());
+            }
+            ControlCommand::RemoveHold(role) => {
+                self.holds.remove(role);
+            }
+            ControlCommand::PutLifecycle(record) => {
+                let record = LifecycleRecord { seen_at: now, ..record.clone() };
+                self.lifecycles.insert(record.instance_id.clone(), record);
+            }
+            ControlCommand::RemoveLifecycle(instance_id) => {
+                self.lifecycles.remove(instance_id);
+            }
+            ControlCommand::AddReport(report) => self.add_report(report, now),
+            ControlCommand::ReadReports(limit) => {
+                return ControlReply::Reports(self.reports.iter().take(*limit).cloned().collect());
             }
             ControlCommand::RequestDrain(request) => return self.request_drain(request, now),
             ControlCommand::ReportDrain(progress) => return self.report_drain(progress),
@@ -60,6 +82,14 @@ impl MemoryControl {
             ControlCommand::Read => return ControlReply::View(Box::new(self.view(now))),
         }
         ControlReply::Done
+    }
+
+    fn add_report(&mut self, report: &ClosingReport, now: UnixMillis) {
+        if self.reports.iter().any(|known| known.name() == report.name()) {
+            return;
+        }
+        self.reports.push_front(ClosingReport { at: now, ..report.clone() });
+        self.reports.truncate(REPORTS_KEPT);
     }
 
     fn remove_node(&mut self, node: &NodeName) {
@@ -111,7 +141,9 @@ impl MemoryControl {
             drains: self.drains.values().cloned().collect(),
             engines: self.engines.values().cloned().collect(),
             holds: self.holds.values().filter(|hold| hold.until > now).cloned().collect(),
+            lifecycles: self.lifecycles.values().cloned().collect(),
             trainer: self.trainer.clone(),
+            checkpoint: self.checkpoint,
             version: self.version.clone(),
             reaper_beat: self.reaper_beat,
         }

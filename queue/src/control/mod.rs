@@ -7,15 +7,20 @@ mod drains;
 mod fields;
 mod memory;
 mod records;
+mod reports;
 
 use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::time::UnixMillis;
 
-pub use drains::{DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState};
+pub use drains::{DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState, NodeNames};
 pub use ebbtide_core::observation::TrainerPhase;
 pub use fields::{FieldError, Fields, from_fields, to_fields};
 pub use memory::MemoryControl;
-pub use records::{EngineRecord, HoldRecord, NodeRecord, NodeState, TrainerRecord, VersionRecord};
+pub use records::{
+    CheckpointRecord, EngineRecord, HoldRecord, LifecycleRecord, NodeRecord, NodeRole, NodeState,
+    TrainerRecord, VersionRecord,
+};
+pub use reports::{ClosingReport, DrainOutcome, REPORTS_KEPT};
 
 /// One operation on the control keys. Each may be repeated.
 #[derive(Debug, Clone)]
@@ -28,10 +33,24 @@ pub enum ControlCommand {
     PutEngine(EngineRecord),
     /// Writes the trainer's report; the store sets its heartbeat.
     PutTrainer(TrainerRecord),
+    /// Asks the trainer for a checkpoint at its next safe point.
+    RequestCheckpoint,
+    /// Says that the trainer has carried out the request of this moment.
+    ConfirmCheckpoint(UnixMillis),
     /// Publishes a policy version; a lower one changes nothing.
     PutVersion(VersionRecord),
     /// Holds a role; a hold that has ended is forgotten.
     PutHold(HoldRecord),
+    /// Ends the hold of a role.
+    RemoveHold(String),
+    /// Remembers a lifecycle action that is to be completed; the store sets when it was seen.
+    PutLifecycle(LifecycleRecord),
+    /// Forgets the lifecycle action of an instance.
+    RemoveLifecycle(String),
+    /// Adds a closing report; one of the same name changes nothing.
+    AddReport(Box<ClosingReport>),
+    /// Reads the newest closing reports, at most so many.
+    ReadReports(usize),
     /// Asks for a drain. A leader older than the newest that claimed anything is refused.
     RequestDrain(DrainRequest),
     /// Reports progress of a drain, or cancels it; refused as a request is.
@@ -61,6 +80,8 @@ pub enum ControlReply {
     Drain(Option<DrainRecord>),
     /// To [`ControlCommand::Claim`]: whether the claim was granted.
     Claimed(bool),
+    /// To [`ControlCommand::ReadReports`]: the newest first.
+    Reports(Vec<ClosingReport>),
     /// To [`ControlCommand::Read`].
     View(Box<ControlView>),
 }
@@ -78,8 +99,12 @@ pub struct ControlView {
     pub engines: Vec<EngineRecord>,
     /// Holds that have not ended.
     pub holds: Vec<HoldRecord>,
+    /// Lifecycle actions that wait for their completion.
+    pub lifecycles: Vec<LifecycleRecord>,
     /// The trainer, once it reported.
     pub trainer: Option<TrainerRecord>,
+    /// The checkpoint that the trainer was asked for.
+    pub checkpoint: CheckpointRecord,
     /// The published policy version; version 0 before the first.
     pub version: VersionRecord,
     /// When somebody last reaped.

@@ -36,12 +36,18 @@ pub struct NodeRecord {
     pub holder: Holder,
     /// The replica that the node belongs to.
     pub replica: ReplicaId,
+    /// What the node is for; a record without it is of a rollout node.
+    #[serde(default)]
+    pub role: NodeRole,
     /// EC2 instance id, once IMDS told it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_id: Option<String>,
     /// Availability zone, once IMDS told it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
+    /// Instance type, once IMDS told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance_type: Option<String>,
     /// Spot or on-demand, once IMDS told it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub market: Option<Market>,
@@ -62,8 +68,26 @@ pub struct NodeRecord {
     /// When the node will be lost, on the server's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice_deadline: Option<UnixMillis>,
+    /// Pods that have to leave before the node may go; `None` when nobody evicts here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pods_left: Option<u32>,
+    /// Since when the node stands idle although it stays: its EP group lost another node. It is
+    /// capacity that can be used again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_since: Option<UnixMillis>,
     /// When the record was written, on the server's clock; set by the store.
     pub heartbeat: UnixMillis,
+}
+
+/// What a node is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeRole {
+    /// It generates.
+    #[default]
+    Rollout,
+    /// It runs the trainer or a part of it.
+    Trainer,
 }
 
 /// The weights of a policy version, by reference.
@@ -110,6 +134,40 @@ pub struct TrainerRecord {
     pub groups_per_step: u32,
     /// When the record was written, on the server's clock; set by the store.
     pub heartbeat: UnixMillis,
+}
+
+/// A checkpoint that the trainer was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CheckpointRecord {
+    /// When the newest was asked for, on the server's clock; set by the store.
+    #[serde(rename = "checkpoint_requested", default, skip_serializing_if = "Option::is_none")]
+    pub requested: Option<UnixMillis>,
+    /// The request that the trainer has carried out, named by its moment.
+    #[serde(rename = "checkpoint_confirmed", default, skip_serializing_if = "Option::is_none")]
+    pub confirmed: Option<UnixMillis>,
+}
+
+impl CheckpointRecord {
+    /// Whether the trainer still has to write one that was asked for.
+    pub fn is_pending(&self) -> bool {
+        self.requested > self.confirmed
+    }
+}
+
+/// A lifecycle action of an Auto Scaling group that waits for its completion.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LifecycleRecord {
+    /// The instance that the group takes out.
+    pub instance_id: String,
+    /// The group.
+    pub group: String,
+    /// The hook that holds the instance.
+    pub hook: String,
+    /// The action's token, when a message told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// When it was learned, on the server's clock; set by the store.
+    pub seen_at: UnixMillis,
 }
 
 /// No actuation for a role until a moment.

@@ -10,14 +10,17 @@ use super::library::Function;
 use super::{CALL_TRIES, RedisPort, keys};
 use crate::client::QueueError;
 use crate::control::{
-    ControlCommand, ControlReply, ControlView, DrainProgress, DrainRecord, DrainRequest, Fields,
-    HoldRecord, NodeRecord, from_fields, to_fields,
+    CheckpointRecord, ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress,
+    DrainRecord, DrainRequest, Fields, HoldRecord, NodeRecord, from_fields, to_fields,
 };
 
 /// Kinds of records that come in any number; each has an index `{r:c}:<kind>s`.
-const KINDS: [&str; 4] = ["node", "drain", "engine", "hold"];
+const KINDS: [&str; 5] = ["node", "drain", "engine", "hold", "lifecycle"];
 /// Records of which there is one.
 const SINGLES: [&str; 3] = ["trainer", "version", "reaper"];
+
+/// A record of nothing but the moment at which it is written.
+const NO_FIELDS: Fields = Fields::new();
 
 /// How a record is written.
 #[derive(Clone, Copy)]
@@ -43,15 +46,29 @@ pub(super) async fn carry_out(
         ControlCommand::PutTrainer(record) => {
             put(port, "trainer", "", Merge, "heartbeat", &record).await
         }
+        ControlCommand::RequestCheckpoint => {
+            put(port, "trainer", "", Merge, "checkpoint_requested", &NO_FIELDS).await
+        }
+        ControlCommand::ConfirmCheckpoint(request) => {
+            let confirmed = CheckpointRecord { confirmed: Some(request), requested: None };
+            put(port, "trainer", "", Merge, "", &confirmed).await
+        }
         ControlCommand::PutVersion(record) => {
             put(port, "version", "", Raise, "published_at", &record).await
         }
         ControlCommand::PutHold(record) => {
             put(port, "hold", &record.role, Replace, "", &record).await
         }
-        ControlCommand::BeatReaper => {
-            put(port, "reaper", "", Merge, "heartbeat", &BTreeMap::<String, String>::new()).await
+        ControlCommand::BeatReaper => put(port, "reaper", "", Merge, "heartbeat", &NO_FIELDS).await,
+        ControlCommand::RemoveHold(role) => remove(port, "hold", &role).await,
+        ControlCommand::PutLifecycle(record) => {
+            put(port, "lifecycle", &record.instance_id, Replace, "seen_at", &record).await
         }
+        ControlCommand::RemoveLifecycle(instance_id) => {
+            remove(port, "lifecycle", &instance_id).await
+        }
+        ControlCommand::AddReport(report) => add_report(port, &report).await,
+        ControlCommand::ReadReports(limit) => read_reports(port, limit).await,
         ControlCommand::RemoveNode(node) => remove_node(port, node.as_str()).await,
         ControlCommand::RemoveDrain(replica) => remove(port, "drain", replica.as_str()).await,
         ControlCommand::RequestDrain(request) => request_drain(port, &request).await,
@@ -128,6 +145,7 @@ async fn request_drain(
         request.generation.to_string(),
         reason,
         whole_millis(request.remaining).to_string(),
+        request.lost.to_string(),
     ];
     drain(port, request.replica.as_str(), &arguments).await
 }
@@ -167,6 +185,27 @@ fn decode<T: DeserializeOwned>(fields: &Fields) -> Result<T, QueueError> {
     from_fields(fields).map_err(|error| QueueError::Protocol { problem: error.to_string() })
 }
 
+async fn add_report(port: &RedisPort, report: &ClosingReport) -> Result<ControlReply, QueueError> {
+    let mut arguments = vec![report.name().into_bytes()];
+    for (name, text) in to_fields(report).into_iter().filter(|(name, _)| name != "at") {
+        arguments.extend([name.into_bytes(), text.into_bytes()]);
+    }
+    let keys = [key(port, "reports", "")];
+    port.call_function::<u64>(Function::ControlReport, &keys, &arguments, CALL_TRIES).await?;
+    Ok(ControlReply::Done)
+}
+
+async fn read_reports(port: &RedisPort, limit: usize) -> Result<ControlReply, QueueError> {
+    let reports = key(port, "reports", "");
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("XREVRANGE").arg(&reports).arg("+").arg("-").arg("COUNT").arg(limit);
+    let entries: Result<(Vec<(String, Fields)>,), _> = port.link.query(&reports, &pipeline).await;
+    let (entries,) = entries.map_err(|error| error.to_queue_error())?;
+    // One report that another version wrote must not hide the others.
+    let reports = entries.iter().filter_map(|(_, fields)| decode(fields).ok());
+    Ok(ControlReply::Reports(reports.collect()))
+}
+
 /// The keys of all records that stand, each with its kind.
 async fn record_keys_of_all(port: &RedisPort) -> Result<Vec<(&'static str, String)>, QueueError> {
     let mut pipeline = redis::pipe();
@@ -188,7 +227,7 @@ async fn record_keys_of_all(port: &RedisPort) -> Result<Vec<(&'static str, Strin
 pub(super) async fn all_keys(port: &RedisPort) -> Result<Vec<String>, QueueError> {
     let records = record_keys_of_all(port).await?.into_iter().map(|(_, key)| key);
     let indexes = KINDS.iter().map(|kind| key(port, &format!("{kind}s"), ""));
-    let others = ["meta", "generation", "claims"].map(|name| key(port, name, ""));
+    let others = ["meta", "generation", "claims", "reports"].map(|name| key(port, name, ""));
     Ok(records.chain(indexes).chain(others).collect())
 }
 
@@ -220,7 +259,14 @@ fn add_to_view(view: &mut ControlView, kind: &str, fields: &Fields) -> Result<()
                 view.holds.push(hold);
             }
         }
-        "trainer" => view.trainer = Some(decode(fields)?),
+        "lifecycle" => view.lifecycles.push(decode(fields)?),
+        "trainer" => {
+            view.checkpoint = decode(fields)?;
+            // Asked for something before it has ever reported.
+            if fields.contains_key("phase") {
+                view.trainer = Some(decode(fields)?);
+            }
+        }
         "version" => view.version = decode(fields)?,
         "reaper" => {
             let beat = fields.get("heartbeat").and_then(|text| text.parse().ok());

@@ -37,6 +37,7 @@ pub(super) enum Function {
     ControlDrain,
     ControlClaim,
     ControlMark,
+    ControlReport,
 }
 
 impl Function {
@@ -69,6 +70,7 @@ impl Function {
             Self::ControlDrain => "control_drain",
             Self::ControlClaim => "control_claim",
             Self::ControlMark => "control_mark",
+            Self::ControlReport => "control_report",
         }
     }
 
@@ -98,7 +100,7 @@ const SHARED: [&str; 2] = files!["prelude", "inspecting"];
 
 /// The functions, each a block of its own, with what it alone needs before it: all that is shared
 /// must fit into the 200 local variables that Lua allows.
-const BLOCKS: [&str; 26] = files![
+const BLOCKS: [&str; 27] = files![
     "enqueue",
     "writing" "leasing" "exchange",
     "renew",
@@ -125,6 +127,7 @@ const BLOCKS: [&str; 26] = files![
     "control_drain",
     "control_claim",
     "control_mark",
+    "control_report",
 ];
 
 pub(super) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {

@@ -19,10 +19,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ebbtide_core::ids::RunId;
 pub use ebbtide_core::policy::Durability;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::client::{QueueError, QueuePort};
+use crate::client::{Hint, Hints, QueueError, QueuePort};
 use crate::command::Command;
 use crate::control::{ControlCommand, ControlReply};
 use crate::reply::{Reply, WriteReply};
@@ -79,9 +79,10 @@ pub struct RedisPort {
     layout: Layout,
     /// By shard.
     exchanges: Vec<Exchanges>,
-    changed: Arc<Notify>,
-    /// Whether there is something to tell on the wake channel.
-    is_hint_wanted: Arc<Notify>,
+    /// Who waits for hints.
+    hints: Arc<Hints>,
+    /// What there is to tell on the wake channel.
+    untold: watch::Sender<Option<Hint>>,
     /// What runs beside the calls; ends with the port.
     _tasks: JoinSet<()>,
 }
@@ -102,11 +103,11 @@ impl RedisPort {
         let link = Link::connect(&address).await.map_err(explain)?;
         let facts = checks::check(&link, &address, options.durability).await.map_err(explain)?;
         let layout = setup::agree_on_layout(&link, &options).await?;
-        let (changed, is_hint_wanted) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (hints, untold) = (Arc::new(Hints::default()), watch::Sender::new(None));
         let channel = keys::control(&options.run, "wake");
         let mut tasks = JoinSet::new();
-        tasks.spawn(link.clone().listen(channel.clone(), changed.clone()));
-        tasks.spawn(publish_hints(link.clone(), channel, is_hint_wanted.clone()));
+        tasks.spawn(link.clone().listen(channel.clone(), hints.clone()));
+        tasks.spawn(publish_hints(link.clone(), channel, untold.clone()));
         tasks.spawn(setup::watch_memory(link.clone()));
         let exchanges = (0..layout.shard_count).map(|shard| {
             let mark = facts.waits_for_replica.then(|| keys::mark(&options.run, shard));
@@ -114,7 +115,7 @@ impl RedisPort {
             Exchanges::begin(Shard { link: link.clone(), keys, mark }, &mut tasks)
         });
         let exchanges = exchanges.collect();
-        Ok(Self { options, link, layout, exchanges, changed, is_hint_wanted, _tasks: tasks })
+        Ok(Self { options, link, layout, exchanges, hints, untold, _tasks: tasks })
     }
 
     /// The run.
@@ -209,22 +210,28 @@ impl QueuePort for RedisPort {
         control::carry_out(self, command).await
     }
 
-    async fn woken(&self) {
-        self.changed.notified().await;
+    async fn woken(&self, hint: Hint) {
+        self.hints.woken(hint).await;
     }
 
-    async fn wake(&self) {
-        self.is_hint_wanted.notify_one();
+    async fn wake(&self, hint: Hint) {
+        // The stronger one says both.
+        self.untold.send_modify(|untold| {
+            *untold = if *untold == Some(Hint::Control) { *untold } else { Some(hint) };
+        });
     }
 }
 
 /// Tells hints beside the calls, so that a server that does not answer holds up nobody who has
 /// something to tell; hints that come meanwhile become one.
-async fn publish_hints(link: Link, channel: String, is_wanted: Arc<Notify>) {
+async fn publish_hints(link: Link, channel: String, untold: watch::Sender<Option<Hint>>) {
+    let mut waiting = untold.subscribe();
     loop {
-        is_wanted.notified().await;
+        // The sender lives here, so the wait cannot end with an error.
+        let _ = waiting.wait_for(Option::is_some).await;
+        let Some(hint) = untold.send_replace(None) else { continue };
         // A lost hint does no harm: the keys are read every second anyway.
-        if let Err(error) = link.publish(&channel).await {
+        if let Err(error) = link.publish(&channel, hint.body()).await {
             tracing::debug!(%error, "wake hint not sent");
         }
     }

@@ -5,9 +5,11 @@ use std::time::Duration;
 use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::client::Hint;
 use ebbtide_queue::control::{
-    DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState, HoldRecord, NodeRecord,
-    NodeState, TrainerPhase, TrainerRecord,
+    ClosingReport, DrainOutcome, DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState,
+    HoldRecord, LifecycleRecord, NodeNames, NodeRecord, NodeRole, NodeState, TrainerPhase,
+    TrainerRecord,
 };
 
 use super::worlds::*;
@@ -20,6 +22,11 @@ laws![
     cancelled_drain_can_be_asked_for_again,
     older_generation_is_refused,
     action_is_claimed_once_and_by_the_newest_generation,
+    nodes_that_are_lost_add_up,
+    closing_report_is_kept_once_and_the_newest_comes_first,
+    checkpoint_is_pending_until_its_request_is_confirmed,
+    lifecycle_action_stands_until_it_is_removed,
+    change_of_control_keys_wakes_those_who_wait_for_it,
 ];
 
 fn node(name: &str) -> NodeRecord {
@@ -29,6 +36,10 @@ fn node(name: &str) -> NodeRecord {
         replica: (&node).into(),
         node,
         instance_id: Some(format!("i-{name}")),
+        instance_type: None,
+        role: NodeRole::Rollout,
+        pods_left: None,
+        idle_since: None,
         zone: None,
         market: None,
         state: NodeState::Ready,
@@ -49,6 +60,7 @@ fn request(id: &str, reason: DrainReason, seconds: u64) -> DrainRequest {
         generation: 0,
         reason,
         remaining: Duration::from_secs(seconds),
+        lost: NodeNames::default(),
     }
 }
 
@@ -143,6 +155,109 @@ async fn action_is_claimed_once_and_by_the_newest_generation(world: World) {
     assert!(!world.queue.claim(2, "raise pool-a to 4").await.unwrap());
     assert!(!world.queue.claim(1, "raise pool-a to 9").await.unwrap());
     assert!(world.queue.claim(3, "raise pool-a to 9").await.unwrap());
+}
+
+async fn nodes_that_are_lost_add_up(world: World) {
+    let lost = |name: &str| DrainRequest {
+        lost: NodeNames::from(name.parse::<NodeName>().unwrap()),
+        ..request(name, DrainReason::Notice, 100)
+    };
+    world.queue.request_drain(request("a", DrainReason::ScaleIn, 600)).await.unwrap();
+    for name in ["n2", "n1", "n2"] {
+        world.queue.request_drain(lost(name)).await.unwrap();
+    }
+    let drains = world.queue.view().await.unwrap().drains;
+    assert_eq!(drains[0].lost.to_string(), "n1,n2");
+    report(&world, "a", 0, DrainState::Cancelled).await;
+    let anew = world.queue.request_drain(request("b", DrainReason::ScaleIn, 600)).await.unwrap();
+    assert!(anew.lost.is_empty(), "another drain begins with none");
+}
+
+fn closing(request_id: &str, dollars: Option<f64>) -> ClosingReport {
+    ClosingReport {
+        request_id: request_id.to_owned(),
+        replica: "r1".parse().unwrap(),
+        node: "n1".parse().unwrap(),
+        reason: DrainReason::Notice,
+        kind: Some("spot_terminate".to_owned()),
+        outcome: DrainOutcome::Drained,
+        begun_at: UnixMillis(5),
+        lead_ms: 110_000,
+        units_held: 64,
+        units_finished: 4,
+        units_handed_back: 60,
+        units_left: 0,
+        tokens_preserved: 480_000,
+        tokens_wasted: 0,
+        last_hand_back_ms: Some(212),
+        duration_ms: 3_100,
+        nodes: 8,
+        dollars,
+        at: UnixMillis(0),
+    }
+}
+
+async fn closing_report_is_kept_once_and_the_newest_comes_first(world: World) {
+    for (request_id, dollars) in [("a", None), ("b", Some(0.25)), ("a", None)] {
+        world.queue.add_report(closing(request_id, dollars)).await.unwrap();
+    }
+    let reports = world.queue.reports(10).await.unwrap();
+    assert_eq!(reports.len(), 2);
+    assert!(reports.iter().all(|report| report.at > UnixMillis(0)));
+    let read: Vec<ClosingReport> =
+        reports.into_iter().map(|report| ClosingReport { at: UnixMillis(0), ..report }).collect();
+    assert_eq!(read, [closing("b", Some(0.25)), closing("a", None)]);
+    assert_eq!(world.queue.reports(1).await.unwrap().len(), 1);
+}
+
+async fn checkpoint_is_pending_until_its_request_is_confirmed(world: World) {
+    let checkpoint = async || world.queue.view().await.unwrap().checkpoint;
+    assert!(!checkpoint().await.is_pending());
+    world.queue.request_checkpoint().await.unwrap();
+    let asked = checkpoint().await;
+    assert!(asked.is_pending());
+    let view = world.queue.view().await.unwrap();
+    assert!(view.trainer.is_none(), "a request is no report of the trainer");
+    world.queue.confirm_checkpoint(asked.requested.unwrap()).await.unwrap();
+    assert!(!checkpoint().await.is_pending());
+    let trainer = TrainerRecord {
+        phase: TrainerPhase::Train,
+        step: 1,
+        groups_per_step: 8,
+        heartbeat: UnixMillis(0),
+    };
+    world.queue.put_trainer(trainer).await.unwrap();
+    assert_eq!(checkpoint().await.confirmed, asked.requested, "a report takes nothing away");
+}
+
+async fn lifecycle_action_stands_until_it_is_removed(world: World) {
+    let record = LifecycleRecord {
+        instance_id: "i-1".to_owned(),
+        group: "rollout-a".to_owned(),
+        hook: "drain".to_owned(),
+        token: None,
+        seen_at: UnixMillis(0),
+    };
+    world.queue.put_lifecycle(record.clone()).await.unwrap();
+    let standing = world.queue.view().await.unwrap().lifecycles;
+    assert_eq!(standing.len(), 1);
+    assert_eq!(LifecycleRecord { seen_at: UnixMillis(0), ..standing[0].clone() }, record);
+    assert!(standing[0].seen_at > UnixMillis(0));
+    world.queue.remove_lifecycle("i-1").await.unwrap();
+    assert!(world.queue.view().await.unwrap().lifecycles.is_empty());
+}
+
+async fn change_of_control_keys_wakes_those_who_wait_for_it(world: World) {
+    let queue = world.queue.clone();
+    let woken = tokio::spawn(async move { queue.woken(Hint::Control).await });
+    // Whoever listens late has missed a hint: it is given again and again.
+    let telling = async {
+        while !woken.is_finished() {
+            world.queue.request_drain(request("a", DrainReason::Operator, 600)).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, telling).await.expect("woken");
 }
 
 #[tokio::test]

@@ -60,7 +60,10 @@ async fn group_lives(options: RedisOptions) {
 /// What one client does wakes another.
 pub async fn hint_arrives(teller: &WorkQueue, listener: &WorkQueue) {
     until("a hint", LIMIT, || async {
-        let listening = tokio::time::timeout(Duration::from_millis(500), listener.woken());
+        let listening = tokio::time::timeout(
+            Duration::from_millis(500),
+            listener.woken(ebbtide_queue::client::Hint::Work),
+        );
         let (heard, told) = tokio::join!(listening, teller.enqueue(group("hint", 1)));
         told.is_ok().then_some(())?;
         heard.ok()

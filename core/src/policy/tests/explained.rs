@@ -42,6 +42,9 @@ drain
   the engine is evicted 5s before the deadline at the latest
   deadlines: 10m without a notice, 2m for a lifecycle action, maintenance 30m ahead
   a node with a rebalance recommendation takes no work for 15m, running work goes on
+  a node whose hardware is degraded is drained as for any maintenance
+  a node that goes is cordoned and tainted, its pods are evicted, at the end against budgets
+  messages about instances that no node has are acknowledged
 
 pools
   here: spot, local world, at most 6 nodes, price unknown";

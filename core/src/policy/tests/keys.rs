@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::policy::{Durability, Market, Mode, Provider, RebalanceAction, Stage};
+use crate::policy::{
+    BlockedEviction, Durability, Market, Mode, Provider, RebalanceAction, Stage, UnknownInstances,
+};
 use crate::time::UnixMillis;
 use crate::work::{OnDeadSlot, ResumePolicy};
 
@@ -28,6 +30,10 @@ fn the_shortest_policy_has_the_documented_defaults() {
     assert_eq!((drain.request_deadline, drain.asg_deadline), (seconds(600), seconds(120)));
     assert_eq!(drain.rebalance, RebalanceAction::StopLeases);
     assert_eq!((drain.rebalance_ttl, drain.maintenance_lead), (seconds(900), seconds(1800)));
+    assert_eq!((drain.leave_degraded, drain.evict), (false, true));
+    assert_eq!(drain.on_blocked_eviction, BlockedEviction::Delete);
+    assert_eq!(drain.unknown_instances, UnknownInstances::Acknowledge);
+    assert_eq!(drain.extra_taint, None);
     assert_eq!((rollout.nodes_per_replica, rollout.min_replicas), (1, 1));
     assert_eq!((rollout.concurrency_per_replica, rollout.max_changes_per_tick), (64, 4));
     assert_eq!((rollout.buffer_target_steps, rollout.buffer_max_steps), (1.0, 2.0));
@@ -112,6 +118,12 @@ const WRONG_VALUES: &[(&str, &str)] = &[
         "  drain: { rebalance: Drain }",
         "spec.drain.rebalance must be stopLeases, drain or ignore, got Drain (p.yaml:17:23)",
     ),
+    (
+        "  drain: { extraTaint: leaving }",
+        "spec.drain.extraTaint must be key=value:Effect or key:Effect, got \"leaving\" \
+         (p.yaml:17:24)",
+    ),
+    ("  drain: { evict: yes }", "spec.drain.evict must be true or false, got yes (p.yaml:17:19)"),
     ("  queue:", "spec.queue must be a mapping of keys to values, got nothing (p.yaml:17:8)"),
     (
         "  budget: { dollarsPerHour: $900 }",

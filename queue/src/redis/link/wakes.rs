@@ -4,22 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::super::address::Endpoint;
 use super::{CALL_TIME_LIMIT, Link, LinkError, LinkErrorKind, RECONNECT_DELAY_MAX};
 use super::{RECONNECT_DELAY_MIN, Server};
-use crate::client::Backoff;
+use crate::client::{Backoff, Hint, Hints};
 
 /// How long a subscription may be silent before its server is asked whether it still stands.
 const LISTENING_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Link {
     /// Publishes a hint on the first server that takes it; a Cluster tells all its nodes.
-    pub async fn publish(&self, channel: &str) -> Result<(), LinkError> {
+    pub async fn publish(&self, channel: &str, body: &str) -> Result<(), LinkError> {
         let mut hint = redis::pipe();
-        hint.cmd("PUBLISH").arg(channel).arg("").ignore();
+        hint.cmd("PUBLISH").arg(channel).arg(body).ignore();
         let mut problem = None;
         for server in self.masters().iter().filter(|server| server.is_up()) {
             match server.query::<(u64,)>(&hint).await {
@@ -32,14 +31,14 @@ impl Link {
     }
 
     /// Turns hints into notifications, for ever; moves on when its server dies or is replaced.
-    pub async fn listen(self, channel: String, changed: Arc<Notify>) {
+    pub async fn listen(self, channel: String, hints: Arc<Hints>) {
         let mut backoff = Backoff::new(RECONNECT_DELAY_MIN, RECONNECT_DELAY_MAX);
         for turn in 0_usize.. {
             let servers: Vec<Arc<Server>> =
                 self.masters().into_iter().filter(|server| server.is_up()).collect();
             let at = servers.get(turn % servers.len().max(1)).and_then(|s| s.endpoint());
             if let Some(at) = at {
-                match self.listen_at(&at, &channel, &changed).await {
+                match self.listen_at(&at, &channel, &hints).await {
                     Ok(()) => backoff.reset(),
                     Err(error) => tracing::debug!(%error, "no hints"),
                 }
@@ -53,15 +52,15 @@ impl Link {
         &self,
         at: &Endpoint,
         channel: &str,
-        changed: &Notify,
+        hints: &Hints,
     ) -> Result<(), LinkError> {
         let subscription = self.shared.dialer.subscribe(at, channel).await?;
         let (mut questions, mut messages) = subscription.split();
         // What was said before was not heard.
-        changed.notify_waiters();
+        hints.wake(Hint::Control);
         loop {
             match timeout(LISTENING_CHECK_INTERVAL, messages.next()).await {
-                Ok(Some(_)) => changed.notify_waiters(),
+                Ok(Some(message)) => hints.wake(Hint::of_body(message.get_payload_bytes())),
                 Ok(None) => return Ok(()),
                 Err(_) => {
                     let answer = timeout(CALL_TIME_LIMIT, questions.ping::<()>()).await;

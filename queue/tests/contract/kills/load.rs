@@ -140,7 +140,11 @@ impl Parties {
 
     /// Waits a little for something to happen: a call failed, or brought nothing.
     async fn wait(&self) {
-        let _ = tokio::time::timeout(Duration::from_millis(20), self.queue.woken()).await;
+        let _ = tokio::time::timeout(
+            Duration::from_millis(20),
+            self.queue.woken(ebbtide_queue::client::Hint::Work),
+        )
+        .await;
     }
 
     async fn produce(self, producer: usize) {

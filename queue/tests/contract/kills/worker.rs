@@ -162,7 +162,11 @@ impl Worker {
             let leased = self.queue.lease(&self.holder, 4, LEASE, Default::default()).await;
             let grants = leased.expect("a lease").grants;
             if grants.is_empty() {
-                let _ = tokio::time::timeout(Duration::from_millis(50), self.queue.woken()).await;
+                let _ = tokio::time::timeout(
+                    Duration::from_millis(50),
+                    self.queue.woken(ebbtide_queue::client::Hint::Work),
+                )
+                .await;
             }
             for grant in &grants {
                 for next in [append(grant), end(grant)] {
