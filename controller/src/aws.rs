@@ -16,11 +16,12 @@ use aws_config::profile::{ProfileFileCredentialsProvider, ProfileFileRegionProvi
 use aws_config::provider_config::ProviderConfig;
 use aws_config::retry::RetryConfig;
 use aws_config::web_identity_token::WebIdentityTokenCredentialsProvider;
-use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_config::{BehaviorVersion, Region};
 use aws_smithy_http_client::tls;
 
 pub use self::call::AwsError;
 pub(crate) use self::call::{call, call_within};
+pub use aws_config::SdkConfig;
 
 /// How to reach AWS. What is not given comes from the standard variables and files.
 #[derive(Debug, Clone, Default)]

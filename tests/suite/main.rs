@@ -12,6 +12,7 @@ mod bench;
 mod chart;
 mod controller;
 mod demo;
+mod events;
 mod policy;
 mod programs;
 mod python;

@@ -124,24 +124,4 @@ fn says_not_active(message: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn action_that_has_ended_is_told_from_a_refusal() {
-        let what = "CompleteLifecycleAction";
-        let refused = |code: &str, message: &str| {
-            answer(Err(AwsError::Refused { what, code: code.into(), message: message.into() }))
-        };
-        let gone = [
-            "No active Lifecycle Action found with instance ID i-0a",
-            "No active Lifecycle Action found with token 0bef",
-            "AutoScalingGroup name not found - no such group: rollout-a",
-        ];
-        for message in gone {
-            assert_eq!(refused("ValidationError", message), Ok(ActionAnswer::NotActive));
-        }
-        assert!(refused("ValidationError", "1 validation error detected").is_err());
-        assert!(refused("AccessDenied", "No active Lifecycle Action found").is_err());
-    }
-}
+mod tests;
