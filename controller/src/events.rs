@@ -3,8 +3,8 @@
 //!
 //! A message is deleted only when what follows from it is durable in Redis, or nothing follows.
 //! Messages are handled side by side, each within a time of its own, so that a node that is stuck
-//! delays no other; one that fails stays in the queue and comes again, and doing everything twice is
-//! harmless: a request is named after its event.
+//! delays no other; one that fails stays in the queue and comes again, and doing everything twice
+//! is harmless: a request is named after its event.
 //!
 //! What comes after the drain request, for this and every other source, is in [`follow`].
 

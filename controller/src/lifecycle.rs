@@ -76,10 +76,8 @@ struct Tracked {
     try_at: Option<Instant>,
     problem: Option<String>,
     backoff: Backoff,
-    /// It has ended; only its record is still to be removed.
-    has_ended: bool,
-    /// Its end was recommended, in mode observe.
-    is_recommended: bool,
+    /// The action of the instance that has ended; only its record is still to be removed.
+    ended: Option<LifecycleRecord>,
 }
 
 impl Default for Tracked {
@@ -89,9 +87,18 @@ impl Default for Tracked {
             try_at: None,
             problem: None,
             backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX),
-            has_ended: false,
-            is_recommended: false,
+            ended: None,
         }
+    }
+}
+
+impl Tracked {
+    /// Whether exactly this action has ended: an instance may meet another hook.
+    fn has_ended(&self, action: &LifecycleRecord) -> bool {
+        let is_same = |ended: &LifecycleRecord| {
+            ended.hook == action.hook && ended.group == action.group && ended.token == action.token
+        };
+        self.ended.as_ref().is_some_and(is_same)
     }
 }
 
@@ -177,12 +184,13 @@ impl LifecycleKeeper {
         if tracked.try_at.is_some_and(|at| at > Instant::now()) {
             return Ok(());
         }
-        if tracked.has_ended {
+        if tracked.has_ended(action) {
             return Ok(self.queue.remove_lifecycle(&action.instance_id).await?);
         }
         let plan = self.plan(action, tracked, world).await;
         if world.policy.mode == Mode::Observe {
-            return self.recommend(action, tracked, plan).await;
+            self.recommend(action, tracked, plan);
+            return Ok(());
         }
         match plan {
             LifecyclePlan::Wait(_) => {}
@@ -190,8 +198,11 @@ impl LifecycleKeeper {
                 self.claim("heartbeat", action, world.turn).await?;
                 let answer = self.hooks.heartbeat(action).await?;
                 tracked.heartbeat_at = Some(Instant::now());
-                self.metrics.lifecycle("heartbeat");
-                tracing::info!(instance = action.instance_id, %awaited, "lifecycle action goes on");
+                if answer == ActionAnswer::Accepted {
+                    self.metrics.lifecycle("heartbeat");
+                    let instance = &action.instance_id;
+                    tracing::info!(instance, %awaited, "lifecycle action goes on");
+                }
                 self.note_answer(action, tracked, answer).await?;
             }
             LifecyclePlan::Complete(end) => {
@@ -199,7 +210,7 @@ impl LifecycleKeeper {
                 let answer = self.hooks.complete(action).await?;
                 if answer == ActionAnswer::Accepted {
                     self.metrics.lifecycle("completed");
-                    tracked.has_ended = true;
+                    tracked.ended = Some(action.clone());
                     let (instance, hook) = (&action.instance_id, &action.hook);
                     tracing::info!(instance, hook, why = %end, "lifecycle action completed");
                     self.queue.remove_lifecycle(instance).await?;
@@ -287,7 +298,7 @@ impl LifecycleKeeper {
     ) -> Result<(), KeepError> {
         if answer == ActionAnswer::NotActive {
             self.metrics.lifecycle("not_active");
-            tracked.has_ended = true;
+            tracked.ended = Some(action.clone());
             tracing::info!(instance = action.instance_id, "lifecycle action had ended before");
             self.queue.remove_lifecycle(&action.instance_id).await?;
         }
@@ -295,25 +306,13 @@ impl LifecycleKeeper {
     }
 
     /// In mode observe nothing is written to AWS.
-    async fn recommend(
-        &self,
-        action: &LifecycleRecord,
-        tracked: &mut Tracked,
-        plan: LifecyclePlan,
-    ) -> Result<(), KeepError> {
-        if let LifecyclePlan::Complete(end) = plan
-            && !tracked.is_recommended
-        {
-            tracked.is_recommended = true;
-            tracked.has_ended = true;
+    fn recommend(&self, action: &LifecycleRecord, tracked: &mut Tracked, plan: LifecyclePlan) {
+        if let LifecyclePlan::Complete(end) = plan {
+            tracked.ended = Some(action.clone());
             self.metrics.lifecycle("recommended");
-            tracing::info!(
-                instance = action.instance_id,
-                why = %end,
-                "lifecycle action may be completed; mode observe does not"
-            );
+            let instance = &action.instance_id;
+            tracing::info!(instance, why = %end, "lifecycle action may end, mode observe waits");
         }
-        Ok(())
     }
 
     fn note_failure(&self, action: &LifecycleRecord, tracked: &mut Tracked, error: &KeepError) {

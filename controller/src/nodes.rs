@@ -45,8 +45,8 @@ pub trait ClusterNodes: Send + Sync {
     /// The API server does not answer, or refuses.
     async fn find(&self, instance: &InstanceId) -> Result<Option<NodeName>, NodeError>;
 
-    /// Cordons the node and taints it with the reason. Taints of others stay, and an administrator's
-    /// cordon stays theirs. A node that is gone needs no mark.
+    /// Cordons the node and taints it with the reason. Taints of others stay, and an
+    /// administrator's cordon stays theirs. A node that is gone needs no mark.
     ///
     /// # Errors
     /// As [`ClusterNodes::find`].

@@ -1,8 +1,8 @@
 //! Events of the cloud as they come through a queue: what the body of a message says.
 //!
 //! Bodies come from outside and may be anything: reading never panics and never guesses. One event
-//! reaches the queue in several shapes (by EventBridge, straight from Auto Scaling, through SNS) and
-//! more than once; every copy has the same [`Event::id`].
+//! reaches the queue in several shapes (by EventBridge, straight from Auto Scaling, through SNS)
+//! and more than once; every copy has the same [`Event::id`].
 
 mod health;
 mod shapes;

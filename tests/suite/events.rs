@@ -112,7 +112,8 @@ impl SilentMetadata {
     }
 }
 
-fn spot(instance: &str) -> String {
+/// A Spot interruption warning of this moment.
+pub fn spot(instance: &str) -> String {
     let now = ebbtide_queue::client::wall_clock_now();
     format!(
         r#"{{"version":"0","id":"{instance}-1","source":"aws.ec2","account":"123456789012",
@@ -123,7 +124,7 @@ fn spot(instance: &str) -> String {
 }
 
 /// A node whose agent reports once and is silent from then on; it does not know its instance.
-async fn report_once(queue: &WorkQueue, node: &str) {
+pub async fn report_once(queue: &WorkQueue, node: &str) {
     let node: NodeName = node.parse().unwrap();
     let record = NodeRecord {
         holder: format!("{node}/boot/agent-1").parse().unwrap(),
@@ -152,7 +153,8 @@ async fn node_of(cluster: &ControlPlane, name: &str) -> Value {
     cluster.kubectl().get(&["node", name]).await.expect("it exists")
 }
 
-fn is_marked(node: &Value) -> bool {
+/// Whether a node is cordoned and has our taint.
+pub fn is_marked(node: &Value) -> bool {
     let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
     let is_tainted = taints.iter().any(|taint| taint["key"] == "ebbtide.dev/interruption");
     is_tainted && node["spec"]["unschedulable"] == true

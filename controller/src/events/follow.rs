@@ -88,7 +88,7 @@ impl Follower {
             match upkeep {
                 Upkeep::Cancel { replica, request_id } => {
                     let state = DrainState::Cancelled;
-                    tracing::info!(%replica, "nothing followed the recommendation, drain cancelled");
+                    tracing::info!(%replica, "nothing followed a recommendation, drain cancelled");
                     let progress = DrainProgress { replica, request_id, generation, state };
                     self.queue.report_drain(progress).await?;
                 }

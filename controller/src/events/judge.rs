@@ -296,7 +296,10 @@ spec:
 
     proptest! {
         #[test]
-        fn no_spot_notice_leaves_more_than_two_minutes(sent_at in any::<u64>(), now in any::<u64>()) {
+        fn no_spot_notice_leaves_more_than_two_minutes(
+            sent_at in any::<u64>(),
+            now in any::<u64>(),
+        ) {
             let event = spot(InterruptionAction::Terminate, Some(UnixMillis(sent_at)));
             let verdict = judge(&event, SPOT, &terms(""), UnixMillis(now));
             if let Verdict::Drain(order) = verdict {

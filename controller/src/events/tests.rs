@@ -1,63 +1,18 @@
 //! The flow of events in the whole controller: a queue of events, nodes and hooks in memory.
 
 pub(crate) mod bodies;
+mod scene;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use ebbtide_core::ids::NodeName;
 use ebbtide_queue::control::{DrainReason, DrainState};
 
 use self::bodies::{health, rebalance, spot, spot_at, state_change};
-use super::memory::MemoryEventQueue;
+use self::scene::Scene;
 use super::*;
 use crate::capacity::local::LocalNode;
-use crate::controller::EventParts;
-use crate::controller::tests::world::{World, paused_clock, policy, policy_with};
-use crate::nodes::MemoryNodes;
-
-/// A world with four nodes that work, and what an event may meet.
-struct Scene {
-    world: World,
-    inbox: MemoryEventQueue,
-    cluster: MemoryNodes,
-}
-
-impl Scene {
-    async fn start(drain: &str) -> Self {
-        Self::start_away(drain, false).await
-    }
-
-    async fn start_away(drain: &str, is_away: bool) -> Self {
-        let (inbox, cluster) = (MemoryEventQueue::default(), MemoryNodes::default());
-        inbox.set_away(is_away);
-        let parts = EventParts {
-            inbox: Some(Arc::new(inbox.clone())),
-            nodes: Arc::new(cluster.clone()),
-            ..EventParts::default()
-        };
-        let world = World::start_with(policy_with("act", drain), parts).await;
-        world.enqueue_groups(0..40).await;
-        world.until("four nodes work", async || world.ready_nodes().await == 4).await;
-        Self { world, inbox, cluster }
-    }
-
-    fn node(&self, number: usize) -> LocalNode {
-        self.world.provider.nodes()[number].clone()
-    }
-
-    async fn drain_of(&self, node: &NodeName) -> Option<DrainRecord> {
-        self.world.drain_of(node).await
-    }
-
-    async fn until_empty(&self) {
-        self.world.until("no message is left", async || self.inbox.left().is_empty()).await;
-    }
-
-    fn counts(&self, line: &str) -> bool {
-        self.world.metrics.render().lines().any(|found| found == line)
-    }
-}
+use crate::controller::tests::world::{paused_clock, policy};
 
 #[tokio::test(start_paused = true)]
 async fn spot_warning_drains_the_replica_and_is_deleted_once_that_is_durable() {
@@ -401,35 +356,4 @@ async fn notice_that_was_outlived_drains_nothing() {
     scene.inbox.send(spot_at(&scene.node(0).instance, hour_ago));
     scene.until_empty().await;
     assert!(scene.world.drains().await.is_empty());
-}
-
-/// Case 58.
-#[tokio::test(start_paused = true)]
-async fn ten_thousand_events_leave_series_and_memory_as_they_were() {
-    let scene = Scene::start("").await;
-    let (mut series, mut resident_kib) = (Vec::new(), Vec::new());
-    for round in 0..10 {
-        for number in 0..1000 {
-            let unknown = InstanceId(format!("i-{round:04x}{number:04x}"));
-            scene.inbox.send(match number % 4 {
-                0 => spot(&scene.node(number % 3).instance),
-                1 => spot(&unknown),
-                2 => rebalance(&unknown),
-                _ => state_change(&unknown, "terminated"),
-            });
-        }
-        scene.until_empty().await;
-        series.push(scene.world.metrics.render().lines().count());
-        resident_kib.push(resident_memory_kib());
-    }
-    assert!(series[1..].iter().all(|count| *count == series[1]), "{series:?}");
-    let (early, late) = (resident_kib[1], resident_kib[9]);
-    assert!(late < early + 4096, "{resident_kib:?} KiB");
-}
-
-/// Resident memory of this process, by the kernel's word.
-fn resident_memory_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("linux");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it is there");
-    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }

@@ -1,33 +1,34 @@
 //! A small world around a controller: agents that drain when asked, a trainer that reports.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod agents;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex};
 
 use async_trait::async_trait;
 use ebbtide_core::fabric::FabricVerdict;
-use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId};
+use ebbtide_core::ids::{NodeName, PolicyVersion, ReplicaId};
 use ebbtide_core::policy::Market;
 use ebbtide_core::sample::{Chunk, Finish, FinishReason, Origin};
 use ebbtide_core::work::PromptGroup;
 use ebbtide_queue::client::{Hint, MemoryPort, QueueError, QueuePort};
 use ebbtide_queue::command::{Command, Then, UnitWrite};
 use ebbtide_queue::control::{
-    ControlCommand, ControlReply, DrainProgress, DrainRecord, DrainState, NodeRecord, NodeRole,
-    NodeState, TrainerPhase, TrainerRecord,
+    ControlCommand, ControlReply, DrainRecord, DrainState, NodeState, TrainerPhase, TrainerRecord,
 };
 use ebbtide_queue::memory::ShardSettings;
 use ebbtide_queue::reply::Reply;
 use tokio::time::Instant;
 
+pub use self::agents::{Agents, Told};
+use self::agents::{BEAT, holder};
 use super::super::*;
-use crate::capacity::local::{LocalCapacity, LocalNode, LocalPool, NodeOrder};
+use crate::capacity::local::{LocalCapacity, LocalPool};
 use crate::leader::MemoryLease;
 
 /// Longest that any event of these tests may take, on the paused clock.
 const LIMIT: Duration = Duration::from_secs(300);
-const BEAT: Duration = Duration::from_millis(500);
 
 /// The paused clock as a wall clock, so that nothing here runs on real time.
 pub fn paused_clock() -> UnixMillis {
@@ -148,106 +149,6 @@ impl QueuePort for FlakyPort {
     async fn wake(&self, hint: Hint) {
         self.memory.wake(hint).await;
     }
-}
-
-/// Agents in miniature: they report, and drain when asked and allowed to.
-#[derive(Default)]
-pub struct Agents {
-    pub may_drain: AtomicBool,
-    dead: Mutex<BTreeSet<NodeName>>,
-    told: Mutex<BTreeMap<NodeName, Told>>,
-}
-
-/// What the agent of a node has to tell besides.
-#[derive(Debug, Clone, Default)]
-pub struct Told {
-    pub notice_kind: Option<String>,
-    pub pods_left: Option<u32>,
-}
-
-impl Agents {
-    /// The node falls silent without a word.
-    pub fn kill(&self, node: &NodeName) {
-        self.dead.lock().expect("no panic").insert(node.clone());
-    }
-
-    /// From now on the agent of a node tells this as well.
-    pub fn tell(&self, node: &NodeName, told: Told) {
-        self.told.lock().expect("no panic").insert(node.clone(), told);
-    }
-
-    fn lives(&self, node: &NodeName) -> bool {
-        !self.dead.lock().expect("no panic").contains(node)
-    }
-
-    async fn obey(self: Arc<Self>, provider: LocalCapacity, queue: WorkQueue) {
-        loop {
-            match provider.next_order().await {
-                NodeOrder::Start(node) => {
-                    tokio::spawn(self.clone().report(node, queue.clone()));
-                }
-                NodeOrder::Stop(node) => self.kill(&node.node),
-            }
-        }
-    }
-
-    async fn report(self: Arc<Self>, node: LocalNode, queue: WorkQueue) {
-        while self.lives(&node.node) {
-            if self.report_once(&node, &queue).await.is_err() {
-                tracing::debug!("queue is away");
-            }
-            tokio::time::sleep(BEAT).await;
-        }
-    }
-
-    async fn report_once(&self, node: &LocalNode, queue: &WorkQueue) -> Result<(), QueueError> {
-        let replica = ReplicaId::from(&node.node);
-        let drain = queue.view().await?.active_drain(&replica).cloned();
-        let state = match &drain {
-            None => NodeState::Ready,
-            Some(_) if self.may_drain.load(Ordering::Relaxed) => NodeState::Drained,
-            Some(_) => NodeState::Draining,
-        };
-        let report = match state {
-            NodeState::Drained => Some(DrainState::Drained),
-            NodeState::Draining => Some(DrainState::Draining),
-            _ => None,
-        };
-        if let (Some(drain), Some(state)) = (drain, report) {
-            let (request_id, replica) = (drain.request_id, replica.clone());
-            queue.report_drain(DrainProgress { replica, request_id, generation: 0, state }).await?;
-        }
-        let told = self.told.lock().expect("no panic").get(&node.node).cloned();
-        let Told { notice_kind, pods_left } = told.unwrap_or_default();
-        queue.put_node(NodeRecord { notice_kind, pods_left, ..record(node, state) }).await
-    }
-}
-
-fn record(node: &LocalNode, state: NodeState) -> NodeRecord {
-    NodeRecord {
-        node: node.node.clone(),
-        holder: holder(&node.node),
-        replica: (&node.node).into(),
-        instance_id: Some(node.instance.0.clone()),
-        instance_type: None,
-        role: NodeRole::Rollout,
-        pods_left: None,
-        idle_since: None,
-        zone: None,
-        market: Some(Market::Spot),
-        state,
-        fabric: FabricVerdict::NotApplicable,
-        in_flight: 0,
-        tokens_per_second: 10.0,
-        weights_version: Some(PolicyVersion(0)),
-        notice_kind: None,
-        notice_deadline: None,
-        heartbeat: UnixMillis(0),
-    }
-}
-
-fn holder(node: &NodeName) -> Holder {
-    format!("{node}/boot/agent").parse().expect("valid")
 }
 
 /// A controller and everything around it.
