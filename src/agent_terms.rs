@@ -1,7 +1,7 @@
 //! From a fleet policy to the terms of an agent.
 
-use ebbtide_agent::{AgentConfig, DrainTerms, LeaseTerms};
-use ebbtide_core::policy::FleetPolicy;
+use ebbtide_agent::{AgentConfig, DrainTerms, LeaseTerms, NodePrice};
+use ebbtide_core::policy::{FleetPolicy, Pool};
 use ebbtide_queue::command::ProgressLimits;
 
 /// Sets what the policy says about leases, drains and concurrency.
@@ -24,5 +24,14 @@ pub fn apply(policy: &FleetPolicy, config: &mut AgentConfig) {
         maintenance_lead: policy.drain.maintenance_lead,
         leave_degraded: policy.drain.leave_degraded,
     };
+    let price = |pool: &Pool| {
+        Some(NodePrice {
+            instance_type: pool.instance_type.as_ref().map(ToString::to_string),
+            zone: pool.zone.as_ref().map(ToString::to_string),
+            market: pool.market,
+            dollars_per_hour: pool.dollars_per_node_hour?,
+        })
+    };
+    config.prices = policy.pools.iter().filter_map(price).collect();
     config.concurrency_per_engine = policy.rollout.concurrency_per_replica as usize;
 }

@@ -76,7 +76,7 @@ pub struct ControllerArgs {
 pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
     setup::start_logging(args.log_format, "info");
     let policy = setup::read_policy(&args.policy)?;
-    let unsupported = policy.unsupported_pools();
+    let unsupported = policy.unsupported_sizing();
     let name = args.policy.display();
     anyhow::ensure!(unsupported.is_empty(), "{name}: {}", unsupported.join("; "));
     let metrics = Metrics::new()?;

@@ -153,7 +153,7 @@ fn check(files: &[PathBuf], output: Output) -> (u8, String) {
 /// What a valid policy asks for and this version does not do.
 fn notes_on(policy: &FleetPolicy, file: &Path) -> Vec<String> {
     let file = file.display();
-    let refused = [policy.unsupported(), policy.unsupported_pools()].concat();
+    let refused = policy.unsupported_sizing();
     let refused = refused.into_iter().map(|why| format!("{why} ({file})"));
     let idle = policy.not_in_force();
     let idle = idle.into_iter().map(|key| format!("{key} does nothing in this version ({file})"));

@@ -86,8 +86,6 @@ pub fn read_policy(path: &Path) -> anyhow::Result<FleetPolicy> {
 /// Everything that is wrong with it, one line each.
 pub fn parse_policy(text: &str, name: &str) -> anyhow::Result<FleetPolicy> {
     let policy = FleetPolicy::parse(text, name).map_err(|errors| anyhow::anyhow!("{errors}"))?;
-    let unsupported = policy.unsupported();
-    anyhow::ensure!(unsupported.is_empty(), "{name}: {}", unsupported.join("; "));
     for key in policy.not_in_force() {
         tracing::warn!(policy = name, key, "policy key does nothing in this version");
     }

@@ -270,16 +270,18 @@ impl AgentHandle {
         AgentReport { counts: self.counts(), drains: self.shared.standing.borrow().reports.clone() }
     }
 
-    /// Waits until the agent is as wanted; looked at whenever units or its standing change. Give
+    /// Waits until the agent is as wanted; looked at whenever units, its standing or its lease gate change. Give
     /// it a time limit.
     pub async fn wait_until(&self, is_wanted: impl Fn(&Self) -> bool) {
         let mut changes = self.shared.desk.subscribe();
         let mut standing = self.shared.standing.subscribe();
+        let mut gate = self.shared.gate.subscribe();
         while !is_wanted(self) {
             // The senders live in `self`, so the waits cannot end with an error.
             tokio::select! {
                 _ = changes.changed() => {}
                 _ = standing.changed() => {}
+                () = gate.changed() => {}
             }
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{Holder, IdError, NodeName, ReplicaId, RunId};
-use ebbtide_core::policy::RebalanceAction;
+use ebbtide_core::policy::{Market, RebalanceAction};
 use ebbtide_queue::command::ProgressLimits;
 use ebbtide_queue::control::NodeRole;
 
@@ -37,6 +37,8 @@ pub struct AgentConfig {
     pub lease: LeaseTerms,
     /// Terms of drains.
     pub drain: DrainTerms,
+    /// What nodes cost, by the policy's pools; for closing reports.
+    pub prices: Vec<NodePrice>,
     /// How often things are done.
     pub pace: Pace,
     /// Where `/healthz`, `/readyz`, `/metrics` and `/drained` are served; none: not at all.
@@ -56,6 +58,7 @@ impl AgentConfig {
             fabric: FabricVerdict::NotApplicable,
             lease: LeaseTerms::default(),
             drain: DrainTerms::default(),
+            prices: Vec::new(),
             pace: Pace::default(),
             listen: None,
         }
@@ -141,6 +144,19 @@ impl Default for DrainTerms {
             leave_degraded: false,
         }
     }
+}
+
+/// What a node costs, by the pool that it may belong to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodePrice {
+    /// Instance type, when the pool has one.
+    pub instance_type: Option<String>,
+    /// Availability zone, when the pool has one.
+    pub zone: Option<String>,
+    /// Market of the pool.
+    pub market: Market,
+    /// Price of one node and hour, in dollars.
+    pub dollars_per_hour: f64,
 }
 
 /// How often things are done. The defaults fit two minutes of notice; a world whose nodes get

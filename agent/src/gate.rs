@@ -33,6 +33,19 @@ pub(crate) struct LeaseGate {
     state: watch::Sender<State>,
 }
 
+/// Tells that the gate has changed.
+#[derive(Debug)]
+pub(crate) struct GateChanges(watch::Receiver<State>);
+
+impl GateChanges {
+    /// Waits for the next change; for ever once the gate is gone.
+    pub(crate) async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
 /// A claim under way; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim<'a> {
@@ -79,6 +92,11 @@ impl LeaseGate {
     /// Whether a claim that began before the gate closed is still under way.
     pub(crate) fn has_claims(&self) -> bool {
         self.state.borrow().claims > 0
+    }
+
+    /// Notices every change from now on.
+    pub(crate) fn subscribe(&self) -> GateChanges {
+        GateChanges(self.state.subscribe())
     }
 
     /// Waits until the gate is open.

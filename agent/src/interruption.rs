@@ -6,6 +6,8 @@
 //! of its own. The gate comes first, synchronously. The queue and the Kubernetes API are called in
 //! lanes of their own: nothing here waits for either, and neither waits for the other.
 
+mod checkpoint;
+mod closing;
 mod drain;
 mod key;
 mod node;
@@ -31,6 +33,8 @@ use crate::imds::Sighting;
 use crate::marks::{MarkError, NodeMarks};
 use crate::pulse::Loop;
 use crate::shared::{DrainStanding, Shared};
+use checkpoint::CheckpointLane;
+use closing::ClosingLane;
 use drain::{RunningDrain, Want};
 use key::DrainKey;
 use node::NodeLane;
@@ -75,6 +79,10 @@ enum Event {
     KeyWritten(key::Call, Result<Option<DrainRecord>, QueueError>),
     /// The node was marked or cleared, or not.
     NodeMarked(Option<&'static str>, Result<(), MarkError>),
+    /// The trainer was asked for a checkpoint, or not.
+    CheckpointAsked(Result<(), QueueError>),
+    /// A closing report was kept, or not.
+    ReportKept(Result<(), QueueError>),
     /// An operator was told, or not.
     Told,
 }
@@ -117,6 +125,8 @@ struct Flow {
     key: DrainKey,
     node: NodeLane,
     drain: Option<RunningDrain>,
+    checkpoint: CheckpointLane,
+    closing: ClosingLane,
     /// When the process ends at the latest, once it is to end.
     ending_by: Option<Instant>,
     lanes: Lanes,
@@ -129,6 +139,8 @@ impl Flow {
             key: DrainKey::new(&shared.config),
             node: NodeLane::new(marks, shared.config.node().clone()),
             drain: None,
+            checkpoint: CheckpointLane::new(),
+            closing: ClosingLane::new(),
             ending_by: None,
             lanes: Lanes::new(),
             shared,
@@ -142,7 +154,10 @@ impl Flow {
                 let news = self.notices.see(sighting);
                 self.tell_news(news, sighting);
             }
-            Event::Viewed(seen) => self.key.take_view(&seen),
+            Event::Viewed(seen) => {
+                self.key.take_view(&seen);
+                self.checkpoint.take_view(&seen);
+            }
             Event::ShutDown => {
                 tracing::info!("shutting down, everything held is handed back");
                 self.ending_by = Some(now + (crate::config::SHUTDOWN_LIMIT - EXIT_RESERVE));
@@ -154,6 +169,8 @@ impl Flow {
                 }
                 self.node.take_answer(reason, &answer, now);
             }
+            Event::CheckpointAsked(answer) => self.checkpoint.take_answer(answer, now),
+            Event::ReportKept(answer) => self.closing.take_answer(answer, now),
             Event::HoldingsChanged | Event::Due | Event::Told => {}
         }
     }
@@ -164,8 +181,11 @@ impl Flow {
         self.steer_gate(want, now);
         self.steer_drain(want, now);
         self.hand_back(now);
+        let goes = self.drain.as_ref().is_some_and(|drain| drain.mark().is_some());
+        self.checkpoint.steer(goes, &self.shared, &self.lanes, now);
         self.note_drained(now);
         self.publish(now);
+        self.closing.steer(&self.shared, &self.lanes, now);
         self.key.steer(&self.notices, self.drain.as_ref(), &self.shared, &self.lanes, now);
         if self.ending_by.is_none() {
             let reason = self.drain.as_ref().and_then(|drain| drain.mark());
@@ -210,11 +230,10 @@ impl Flow {
             }
             (Some(drain), Some(want)) => drain.tighten(want, now),
             (Some(drain), None) => {
-                tracing::info!(
-                    reason = drain.reason_word(),
-                    "drain cancelled, work is leased again"
-                );
+                let report = drain.cancel(&self.shared, now);
+                let begun = drain.begun();
                 self.drain = None;
+                self.report(report, begun);
             }
         }
     }
@@ -234,14 +253,25 @@ impl Flow {
 
     fn note_drained(&mut self, now: Instant) {
         let Some(drain) = &mut self.drain else { return };
-        if let Some(report) = drain.note_progress(&self.shared, now) {
-            self.shared.standing.send_modify(|standing| {
-                if standing.reports.len() == REPORTS_KEPT {
-                    standing.reports.remove(0);
-                }
-                standing.reports.push(report);
-            });
+        let cut_off = drain.cut_off(self.shared.config.drain.reserve);
+        let waits = self.checkpoint.is_awaited() && now < cut_off;
+        let report = drain.note_progress(&self.shared, waits, now);
+        let begun = drain.begun();
+        self.report(report, begun);
+    }
+
+    /// Keeps what a drain came to: here, and for operators in Redis.
+    fn report(&mut self, report: Option<DrainReport>, begun: Instant) {
+        let Some(report) = report else { return };
+        if let Some(closing) = self.key.closing_report(&report, begun, &self.shared) {
+            self.closing.add(closing);
         }
+        self.shared.standing.send_modify(|standing| {
+            if standing.reports.len() == REPORTS_KEPT {
+                standing.reports.remove(0);
+            }
+            standing.reports.push(report);
+        });
     }
 
     /// Shows the other loops where the node stands.
@@ -251,6 +281,7 @@ impl Flow {
             cause: drain.cause(),
             deadline: drain.deadline(),
             is_drained: drain.is_drained(),
+            idle_since: drain.idle_since(),
         });
         self.shared.standing.send_if_modified(|standing| {
             let is_new = standing.notice != notice || standing.drain != drain;
@@ -264,6 +295,7 @@ impl Flow {
     fn may_end(&self, now: Instant) -> bool {
         let Some(ending_by) = self.ending_by else { return false };
         let is_told = self.drain.is_none() || !self.key.has_call_to_make(self.drain.as_ref());
+        let is_told = is_told && !self.closing.has_more();
         now >= ending_by || (self.shared.is_empty() && is_told)
     }
 
@@ -273,7 +305,7 @@ impl Flow {
         let drain = drain.and_then(RunningDrain::next_due);
         [drain, self.notices.next_change(now), self.key.next_due(), self.node.next_due()]
             .into_iter()
-            .chain([self.ending_by])
+            .chain([self.closing.next_due(), self.checkpoint.next_due(), self.ending_by])
             .flatten()
             .fold(now + LOOK_EVERY, Instant::min)
     }

@@ -38,6 +38,7 @@ pub(crate) struct Ledger {
     streams: BTreeMap<RequestId, OpenStream>,
     lengths: ResponseLengths,
     counts: AgentCounts,
+    last_hand_back: Option<Instant>,
     /// The agent has ended: what still arrives is nobody's.
     is_closed: bool,
 }
@@ -298,6 +299,11 @@ impl Ledger {
     /// What happened so far.
     pub(crate) fn counts(&self) -> AgentCounts {
         AgentCounts { tokens_waiting: self.waiting_tokens(), ..self.counts.clone() }
+    }
+
+    /// When a unit was last handed back.
+    pub(crate) fn last_hand_back(&self) -> Option<Instant> {
+        self.last_hand_back
     }
 
     /// Tokens received, neither stored nor dropped.

@@ -24,7 +24,9 @@ mod server;
 mod shared;
 
 pub use agent::{Agent, AgentError, AgentHandle, AgentReport, Outside, run};
-pub use config::{AgentConfig, DrainTerms, LeaseTerms, Pace, SHUTDOWN_LIMIT, agent_holder};
+pub use config::{
+    AgentConfig, DrainTerms, LeaseTerms, NodePrice, Pace, SHUTDOWN_LIMIT, agent_holder,
+};
 pub use connect::{Connector, QueueAccess, connect_with_retries};
 pub use imds::{ImdsClient, ImdsError};
 pub use interruption::DrainReport;

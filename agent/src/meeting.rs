@@ -3,12 +3,14 @@
 //! Read at least every interval, and soon after somebody says that something has changed. Reports
 //! are written at every interval, and at once when the node's standing changes.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::{Backoff, Hint, QueueError};
 use ebbtide_queue::control::{ControlView, EngineRecord, NodeRecord, NodeState};
+use futures::poll;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -45,6 +47,9 @@ pub(crate) async fn meet(shared: &Shared, views: watch::Sender<Option<SeenView>>
     loop {
         let begun = Instant::now();
         shared.pulses.beat(Loop::Meeting, begun);
+        // Listens before it reads, so that no hint falls between the two.
+        let mut woken = pin!(shared.queue.woken(Hint::Control));
+        let is_woken = poll!(&mut woken).is_ready();
         let is_report_due = begun >= report_at || standing.has_changed().unwrap_or(false);
         let met = exchange(shared, &views, &mut reporter, is_report_due).await;
         if is_report_due {
@@ -59,9 +64,12 @@ pub(crate) async fn meet(shared: &Shared, views: watch::Sender<Option<SeenView>>
                 }
                 // Hints come in showers; one look answers many.
                 sleep_until(begun + LOOK_PAUSE).await;
+                if is_woken {
+                    continue;
+                }
                 tokio::select! {
                     () = sleep_until(report_at) => {}
-                    () = shared.queue.woken(Hint::Control) => {}
+                    () = woken => {}
                     _ = standing.changed() => standing.mark_changed(),
                 }
             }
@@ -170,7 +178,10 @@ fn node_record(
     at: Instant,
 ) -> NodeRecord {
     let identity = shared.identity();
-    let notice = shared.standing.borrow().notice;
+    let (notice, idle_since) = {
+        let standing = shared.standing.borrow();
+        (standing.notice, standing.drain.and_then(|drain| drain.idle_since))
+    };
     let notice_deadline = notice.and_then(|(_, deadline)| deadline);
     let held = shared.desk.ledger().held();
     NodeRecord {
@@ -191,7 +202,7 @@ fn node_record(
         notice_deadline: notice_deadline
             .map(|deadline| server_now.plus(deadline.saturating_duration_since(at))),
         pods_left: None,
-        idle_since: None,
+        idle_since: idle_since.map(|since| server_now.minus(at.saturating_duration_since(since))),
         heartbeat: server_now,
     }
 }

@@ -63,6 +63,8 @@ pub(crate) struct DrainStanding {
     pub(crate) deadline: Instant,
     /// Nothing is held, no stream is open.
     pub(crate) is_drained: bool,
+    /// Since when the node stands idle although it stays.
+    pub(crate) idle_since: Option<Instant>,
 }
 
 /// What IMDS tells about the instance.
@@ -124,6 +126,19 @@ impl Shared {
         if left > 0 {
             tracing::info!(%version, units = left, "units restart under the new policy version");
         }
+    }
+
+    /// What the node costs, when exactly one price of the policy's pools fits it.
+    pub(crate) fn dollars_per_hour(&self) -> Option<f64> {
+        let facts = self.identity();
+        let fits = |wanted: &Option<String>, is: &Option<String>| wanted.is_none() || wanted == is;
+        let mut prices = self.config.prices.iter().filter(|price| {
+            fits(&price.instance_type, &facts.instance_type)
+                && fits(&price.zone, &facts.zone)
+                && facts.market == Some(price.market)
+        });
+        let first = prices.next()?.dollars_per_hour;
+        prices.all(|price| price.dollars_per_hour == first).then_some(first)
     }
 
     pub(crate) fn identity(&self) -> InstanceFacts {

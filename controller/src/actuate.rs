@@ -54,10 +54,10 @@ impl Actuator<'_> {
                 self.report(replica, request_id, DrainState::Terminating).await?;
                 self.terminate(pool, instances).await
             }
-            Action::Forget { replica, nodes, is_whole } => {
+            Action::Forget { replica, nodes, ends_drain } => {
                 self.fence.claim("forget", replica.as_str(), QUEUE_WRITE_LIMIT).await?;
                 // The drain first: once the nodes are gone nothing would remind us of it.
-                if *is_whole {
+                if *ends_drain {
                     self.queue.remove_drain(replica).await?;
                 }
                 for node in nodes {

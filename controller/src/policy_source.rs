@@ -78,7 +78,7 @@ fn take_over(file: &str, text: &Result<String, String>, state: &watch::Sender<Po
     };
     let in_force = state.borrow().policy.clone();
     let outcome = parsed.and_then(|policy| {
-        let unsupported = [policy.unsupported(), policy.unsupported_pools()].concat();
+        let unsupported = policy.unsupported_sizing();
         if !unsupported.is_empty() {
             return Err(format!("{file}: {}", unsupported.join("; ")));
         }

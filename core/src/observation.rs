@@ -283,6 +283,8 @@ pub struct DrainView {
     pub purpose: DrainPurpose,
     /// How far it is.
     pub stage: DrainStage,
+    /// The nodes that are lost, when others of the replica stay.
+    pub lost: Vec<NodeName>,
 }
 
 /// On whose behalf a replica drains.

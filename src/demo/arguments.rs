@@ -110,7 +110,16 @@ impl DemoArgs {
     /// It cannot be read, or is not valid.
     pub fn choose_policy(&self) -> anyhow::Result<FleetPolicy> {
         match &self.policy {
-            Some(path) => setup::read_policy(path),
+            Some(path) => {
+                let policy = setup::read_policy(path)?;
+                let nodes = policy.rollout.nodes_per_replica;
+                anyhow::ensure!(
+                    nodes == 1,
+                    "{}: the demo plays replicas of one node, spec.rollout.nodesPerReplica is {nodes}",
+                    path.display()
+                );
+                Ok(policy)
+            }
             None => self.own_policy(),
         }
     }

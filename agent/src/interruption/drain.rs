@@ -6,7 +6,7 @@ use ebbtide_core::drain::{DrainPlan, DrainWindow, plan_drain};
 use ebbtide_core::ids::UnitId;
 use ebbtide_core::notice::NoticeKind;
 use ebbtide_queue::command::HandBackCause;
-use ebbtide_queue::control::DrainReason;
+use ebbtide_queue::control::{DrainOutcome, DrainReason};
 use tokio::time::Instant;
 
 use super::word_of;
@@ -21,6 +21,8 @@ pub(super) struct Want {
     /// The notice of this node, if one is behind it.
     pub(super) kind: Option<NoticeKind>,
     pub(super) deadline: Instant,
+    /// Whether this node goes, not only another one of its replica.
+    pub(super) goes: bool,
 }
 
 impl Want {
@@ -34,7 +36,7 @@ impl Want {
             NoticeKind::Maintenance | NoticeKind::Retirement => DrainReason::Maintenance,
             NoticeKind::Rebalance => DrainReason::Rebalance,
         };
-        Self { reason, kind: Some(kind), deadline }
+        Self { reason, kind: Some(kind), deadline, goes: true }
     }
 
     /// This drain, together with one that others ask for: the earlier deadline holds, and a notice
@@ -42,18 +44,21 @@ impl Want {
     pub(super) fn joined_with(self, asked: Self) -> Self {
         let is_notice = self.reason == DrainReason::Notice;
         let reason = if is_notice { self.reason } else { asked.reason };
-        Self { reason, deadline: self.deadline.min(asked.deadline), ..self }
+        let goes = self.goes || asked.goes;
+        Self { reason, deadline: self.deadline.min(asked.deadline), goes, ..self }
     }
 }
 
-/// What a drain came to.
+/// What a drain came to. Times count from its beginning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DrainReport {
     /// Why the node was drained.
     pub reason: DrainReason,
     /// The notice behind it, if this node had one.
     pub kind: Option<NoticeKind>,
-    /// Time from its beginning to its deadline.
+    /// How it ended.
+    pub outcome: DrainOutcome,
+    /// Time until its deadline.
     pub lead: Duration,
     /// Units held when it began.
     pub units_held: usize,
@@ -61,7 +66,15 @@ pub struct DrainReport {
     pub units_completed: u64,
     /// Units handed back meanwhile.
     pub units_handed_back: u64,
-    /// Time from its beginning until nothing was held and no stream was open.
+    /// Units still held at its deadline.
+    pub units_left: usize,
+    /// Tokens that units handed back took with them.
+    pub tokens_preserved: u64,
+    /// Tokens received here that the queue never got.
+    pub tokens_wasted: u64,
+    /// Time until the last hand-back; `None` when there was none.
+    pub last_hand_back: Option<Duration>,
+    /// Time until nothing was held and no stream was open.
     pub duration: Duration,
 }
 
@@ -71,12 +84,11 @@ pub(super) struct RunningDrain {
     want: Want,
     begun: Instant,
     next_plan: Instant,
-    is_drained: bool,
-    is_overdue: bool,
+    /// Whether it was reported.
+    is_reported: bool,
+    drained_at: Option<Instant>,
     units_held: usize,
     counts_before: AgentCounts,
-    /// Whether the node itself goes, not only another one of its replica.
-    marks_node: bool,
 }
 
 impl RunningDrain {
@@ -91,17 +103,14 @@ impl RunningDrain {
             units = units_held,
             "drain begins"
         );
-        let is_single = shared.config.replica.as_str() == shared.config.node().as_str();
-        let goes_whole = !matches!(want.reason, DrainReason::Notice | DrainReason::Rebalance);
         Self {
             want,
             begun: now,
             next_plan: now,
-            is_drained: false,
-            is_overdue: false,
+            is_reported: false,
+            drained_at: None,
             units_held,
             counts_before,
-            marks_node: is_single || goes_whole,
         }
     }
 
@@ -110,7 +119,8 @@ impl RunningDrain {
         if want.deadline < self.want.deadline {
             self.next_plan = now;
         }
-        self.want = Want { deadline: want.deadline.min(self.want.deadline), ..want };
+        let goes = want.goes || self.want.goes;
+        self.want = Want { deadline: want.deadline.min(self.want.deadline), goes, ..want };
     }
 
     pub(super) fn cause(&self) -> HandBackCause {
@@ -124,8 +134,27 @@ impl RunningDrain {
         self.want.deadline
     }
 
+    pub(super) fn begun(&self) -> Instant {
+        self.begun
+    }
+
     pub(super) fn is_drained(&self) -> bool {
-        self.is_drained
+        self.drained_at.is_some()
+    }
+
+    pub(super) fn is_rehearsal(&self) -> bool {
+        self.want.reason == DrainReason::Drill
+    }
+
+    /// Since when the node stands idle although it stays: another node of its replica goes.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let is_survivor = !self.want.goes && !self.is_rehearsal();
+        self.drained_at.filter(|_| is_survivor)
+    }
+
+    /// Until when everything that can wait has to wait for what matters more.
+    pub(super) fn cut_off(&self, reserve: Duration) -> Instant {
+        self.want.deadline.checked_sub(reserve).unwrap_or(self.begun).max(self.begun)
     }
 
     pub(super) fn reason_word(&self) -> &'static str {
@@ -135,8 +164,7 @@ impl RunningDrain {
     /// What the node is to be marked with, if it is: a rehearsal marks nothing, and of a replica
     /// only the node that goes is marked.
     pub(super) fn mark(&self) -> Option<&'static str> {
-        let is_marked = self.want.kind.is_some() || self.marks_node;
-        (is_marked && self.want.reason != DrainReason::Drill).then(|| self.reason_word())
+        (self.want.goes && !self.is_rehearsal()).then(|| self.reason_word())
     }
 
     /// What an operator is told.
@@ -155,7 +183,7 @@ impl RunningDrain {
 
     /// Plans, and lets go what will not finish in time, the longest first.
     pub(super) fn hand_back(&mut self, shared: &Shared, now: Instant) {
-        if self.is_drained || now < self.next_plan {
+        if self.is_drained() || now < self.next_plan {
             return;
         }
         let terms = shared.config.drain;
@@ -171,62 +199,99 @@ impl RunningDrain {
             shared.desk.nudge();
             log_plan(&plan, left, remaining);
         }
-        let cut_off = self.want.deadline.checked_sub(terms.reserve).unwrap_or(now);
+        let cut_off = self.cut_off(terms.reserve);
         let again = now + shared.config.pace.replan_every;
         self.next_plan = if cut_off > now { again.min(cut_off) } else { again };
     }
 
-    /// Looks whether the node is empty; gives the report when it has just become so.
-    pub(super) fn note_progress(&mut self, shared: &Shared, now: Instant) -> Option<DrainReport> {
-        if self.is_drained {
+    /// Looks how far it is; gives the report when it has just become clear what it came to.
+    ///
+    /// `waits`: for something beside the units, such as the trainer's checkpoint.
+    pub(super) fn note_progress(
+        &mut self,
+        shared: &Shared,
+        waits: bool,
+        now: Instant,
+    ) -> Option<DrainReport> {
+        if self.is_drained() {
             return None;
         }
-        if !shared.is_empty() {
-            self.note_overdue(shared, now);
+        if shared.is_empty() && !waits {
+            self.drained_at = Some(now);
+            return self.close(shared, DrainOutcome::Drained, now);
+        }
+        (now >= self.want.deadline).then(|| self.close(shared, DrainOutcome::Overdue, now))?
+    }
+
+    /// It was taken back; gives the report unless there was one.
+    pub(super) fn cancel(&mut self, shared: &Shared, now: Instant) -> Option<DrainReport> {
+        tracing::info!(reason = self.reason_word(), "drain cancelled, work is leased again");
+        self.close(shared, DrainOutcome::Cancelled, now)
+    }
+
+    /// What it came to; told once.
+    fn close(
+        &mut self,
+        shared: &Shared,
+        outcome: DrainOutcome,
+        now: Instant,
+    ) -> Option<DrainReport> {
+        if std::mem::replace(&mut self.is_reported, true) {
             return None;
         }
-        self.is_drained = true;
-        let counts = shared.desk.ledger().counts();
-        let before = &self.counts_before;
+        let ledger = shared.desk.ledger();
+        let (counts, before) = (ledger.counts(), &self.counts_before);
+        let last_hand_back = ledger.last_hand_back().filter(|at| *at >= self.begun);
+        let is_overdue = outcome == DrainOutcome::Overdue;
         let report = DrainReport {
             reason: self.want.reason,
             kind: self.want.kind,
+            outcome,
             lead: self.want.deadline.saturating_duration_since(self.begun),
             units_held: self.units_held,
             units_completed: counts.units_completed - before.units_completed,
             units_handed_back: counts.handed_back_total() - before.handed_back_total(),
+            units_left: if is_overdue { ledger.held() } else { 0 },
+            tokens_preserved: counts.tokens_handed_back - before.tokens_handed_back,
+            tokens_wasted: counts.tokens_dropped - before.tokens_dropped,
+            last_hand_back: last_hand_back.map(|at| at - self.begun),
             duration: now - self.begun,
         };
-        shared.metrics.drain_duration.observe(report.duration.as_secs_f64());
-        tracing::info!(
-            reason = self.reason_word(),
-            completed = report.units_completed,
-            handed_back = report.units_handed_back,
-            duration_ms = report.duration.as_millis() as u64,
-            "drained"
-        );
+        drop(ledger);
+        report.tell(self.reason_word(), shared);
         Some(report)
-    }
-
-    /// The deadline has passed and something is still held: only lease expiry is left for it.
-    fn note_overdue(&mut self, shared: &Shared, now: Instant) {
-        if self.is_overdue || now < self.want.deadline {
-            return;
-        }
-        self.is_overdue = true;
-        let held = shared.desk.ledger().held();
-        shared.metrics.units_lost.inc_by(held as u64);
-        if held > 0 {
-            tracing::error!(
-                units = held,
-                "deadline passed with units held, their leases will expire"
-            );
-        }
     }
 
     /// When it has to be looked at next; never when it is over.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        (!self.is_drained).then_some(self.next_plan)
+        (!self.is_drained()).then_some(self.next_plan)
+    }
+}
+
+impl DrainReport {
+    /// One line, and the metrics.
+    fn tell(&self, reason: &'static str, shared: &Shared) {
+        let (completed, handed_back) = (self.units_completed, self.units_handed_back);
+        let duration_ms = self.duration.as_millis() as u64;
+        match self.outcome {
+            DrainOutcome::Drained => {
+                shared.metrics.drain_duration.observe(self.duration.as_secs_f64());
+                tracing::info!(reason, completed, handed_back, duration_ms, "drained");
+            }
+            // Only lease expiry is left for what is still held.
+            DrainOutcome::Overdue => {
+                shared.metrics.units_lost.inc_by(self.units_left as u64);
+                let left = self.units_left;
+                tracing::error!(
+                    reason,
+                    completed,
+                    handed_back,
+                    left,
+                    "deadline passed, what is still held comes back when its lease expires"
+                );
+            }
+            DrainOutcome::Cancelled => {}
+        }
     }
 }
 

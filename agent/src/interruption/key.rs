@@ -6,14 +6,15 @@
 use std::time::Duration;
 
 use ebbtide_core::ids::{NodeName, ReplicaId};
+use ebbtide_core::time::{UnixMillis, whole_millis};
 use ebbtide_queue::client::{Backoff, QueueError};
 use ebbtide_queue::control::{
-    DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState, NodeNames,
+    ClosingReport, DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState, NodeNames,
 };
 use futures::FutureExt;
 use tokio::time::Instant;
 
-use super::drain::{RunningDrain, Want};
+use super::drain::{DrainReport, RunningDrain, Want};
 use super::notices::Notices;
 use super::{Event, Lanes, SeenView};
 use crate::config::AgentConfig;
@@ -48,6 +49,8 @@ pub(super) struct DrainKey {
     seen: Option<SeenDrain>,
     /// Whether the key was ever read.
     is_known: bool,
+    /// The store's clock at a moment, and how many nodes the replica had then.
+    read: Option<(UnixMillis, Instant, u32)>,
     /// A request that was taken back; a view from before must not bring it to life.
     taken_back: Option<String>,
     is_calling: bool,
@@ -77,6 +80,7 @@ impl DrainKey {
             own_request: None,
             seen: None,
             is_known: false,
+            read: None,
             taken_back: None,
             is_calling: false,
             try_at: None,
@@ -92,6 +96,8 @@ impl DrainKey {
     /// Takes in a reading of all keys.
     pub(super) fn take_view(&mut self, seen: &SeenView) {
         self.is_known = true;
+        let nodes = seen.view.nodes.iter().filter(|node| node.replica == self.replica).count();
+        self.read = Some((seen.view.now, seen.at, u32::try_from(nodes).unwrap_or(u32::MAX)));
         let record = seen.view.drains.iter().find(|drain| drain.replica == self.replica);
         let Some(record) = record else {
             // A replica that is being terminated does not come back because its key is gone.
@@ -118,7 +124,20 @@ impl DrainKey {
     /// The drain that the key asks for.
     pub(super) fn wanted(&self) -> Option<Want> {
         let seen = self.seen.as_ref().filter(|seen| seen.is_active())?;
-        Some(Want { reason: seen.record.reason, kind: None, deadline: seen.deadline })
+        let reason = seen.record.reason;
+        let goes = self.goes(&seen.record);
+        Some(Want { reason, kind: None, deadline: seen.deadline, goes })
+    }
+
+    /// Whether this node goes with a drain: it is named, or the replica goes as a whole.
+    fn goes(&self, record: &DrainRecord) -> bool {
+        let is_single = self.replica.as_str() == self.node.as_str();
+        let is_whole = matches!(record.reason, DrainReason::ScaleIn | DrainReason::Swap);
+        let is_nobody = record.lost.is_empty();
+        match record.reason {
+            DrainReason::Drill => false,
+            _ => record.lost.0.contains(&self.node) || (is_nobody && (is_whole || is_single)),
+        }
     }
 
     /// Makes the call that is due, if one is.
@@ -223,6 +242,44 @@ impl DrainKey {
         })
     }
 
+    /// A drain's report as operators find it; the agent that leads the replica makes it.
+    pub(super) fn closing_report(
+        &self,
+        report: &DrainReport,
+        begun: Instant,
+        shared: &Shared,
+    ) -> Option<ClosingReport> {
+        let record = &self.seen.as_ref().filter(|_| self.leads_replica)?.record;
+        let (server_now, at, nodes) = self.read?;
+        let begun_at =
+            if begun >= at { server_now.plus(begun - at) } else { server_now.minus(at - begun) };
+        let millis = whole_millis;
+        let nodes = nodes.max(1);
+        let hours = report.duration.as_secs_f64() / 3600.0;
+        let dollars = shared.dollars_per_hour().map(|price| price * f64::from(nodes) * hours);
+        Some(ClosingReport {
+            request_id: record.request_id.clone(),
+            replica: self.replica.clone(),
+            node: self.node.clone(),
+            reason: report.reason,
+            kind: report.kind.map(|kind| kind.as_str().to_owned()),
+            outcome: report.outcome,
+            begun_at,
+            lead_ms: millis(report.lead),
+            units_held: report.units_held as u64,
+            units_finished: report.units_completed,
+            units_handed_back: report.units_handed_back,
+            units_left: report.units_left as u64,
+            tokens_preserved: report.tokens_preserved,
+            tokens_wasted: report.tokens_wasted,
+            last_hand_back_ms: report.last_hand_back.map(millis),
+            duration_ms: millis(report.duration),
+            nodes,
+            dollars,
+            at: UnixMillis::default(),
+        })
+    }
+
     /// Takes in the answer to a call.
     pub(super) fn take_answer(
         &mut self,
@@ -267,133 +324,4 @@ impl DrainKey {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use ebbtide_core::ids::RunId;
-    use ebbtide_core::notice::{Announcement, NoticeKind};
-    use ebbtide_core::time::UnixMillis;
-    use ebbtide_queue::control::ControlView;
-
-    use super::*;
-    use crate::config::{DrainTerms, agent_holder};
-    use crate::imds::{Sighting, Source};
-
-    const SERVER_NOW: UnixMillis = UnixMillis(5_000_000);
-
-    fn key() -> DrainKey {
-        let run: RunId = "r".parse().expect("valid");
-        let holder = agent_holder(&"n1".parse().expect("valid"), "b").expect("valid");
-        DrainKey::new(&AgentConfig::new(run, holder))
-    }
-
-    fn record(request_id: &str, reason: DrainReason, state: DrainState) -> DrainRecord {
-        DrainRecord {
-            replica: "n1".parse().expect("valid"),
-            request_id: request_id.to_owned(),
-            generation: 0,
-            reason,
-            deadline: SERVER_NOW.plus(Duration::from_secs(60)),
-            state,
-            requested_at: SERVER_NOW,
-            lost: NodeNames::default(),
-        }
-    }
-
-    fn view(drains: Vec<DrainRecord>, at: Instant) -> SeenView {
-        let view = ControlView { now: SERVER_NOW, drains, ..ControlView::default() };
-        SeenView { view: Arc::new(view), at }
-    }
-
-    fn notices(lead: Option<Duration>, at: Instant) -> Notices {
-        let mut notices = Notices::new(DrainTerms::default());
-        let wall = UnixMillis(9_000_000);
-        let announcement = lead.map(|lead| Announcement {
-            kind: NoticeKind::SpotTerminate,
-            time: Some(wall.plus(lead)),
-        });
-        let look = |source, announcement| Sighting { source, announcement, wall, at };
-        for _ in 0..3 {
-            notices.see(look(Source::Spot, announcement));
-            notices.see(look(Source::Rebalance, None));
-            notices.see(look(Source::Lifecycle, None));
-            notices.see(look(Source::Maintenance, None));
-        }
-        notices
-    }
-
-    #[test]
-    fn notice_is_told_until_the_key_says_so() {
-        let now = Instant::now();
-        let mut key = key();
-        let noticed = notices(Some(Duration::from_secs(50)), now);
-        assert!(matches!(key.due_call(&noticed, None, now), Some(Call::Request(_))));
-        let later = record("scale-in", DrainReason::ScaleIn, DrainState::Draining);
-        key.take_view(&view(vec![later], now));
-        assert!(matches!(key.due_call(&noticed, None, now), Some(Call::Request(_))), "later");
-        let told = DrainRecord {
-            deadline: SERVER_NOW.plus(Duration::from_secs(50)),
-            ..record("scale-in", DrainReason::Notice, DrainState::Draining)
-        };
-        key.take_view(&view(vec![told], now));
-        assert_eq!(key.due_call(&noticed, None, now), None);
-    }
-
-    #[test]
-    fn only_own_requests_are_taken_back_and_only_when_all_is_quiet() {
-        let now = Instant::now();
-        let mut key = key();
-        let own = record("notice-n1-7", DrainReason::Notice, DrainState::Drained);
-        key.take_view(&view(vec![own.clone()], now));
-        let unknown = Notices::new(DrainTerms::default());
-        assert_eq!(key.due_call(&unknown, None, now), None, "nothing was looked at yet");
-        let quiet = notices(None, now);
-        let cancel = Some(Call::Report(DrainState::Cancelled));
-        assert_eq!(key.due_call(&quiet, None, now), cancel);
-        let terminating = DrainRecord { state: DrainState::Terminating, ..own };
-        key.take_view(&view(vec![terminating], now));
-        assert_eq!(key.due_call(&quiet, None, now), None);
-        let foreign = record("scale-in", DrainReason::ScaleIn, DrainState::Drained);
-        key.take_view(&view(vec![foreign], now));
-        assert_eq!(key.due_call(&quiet, None, now), None);
-    }
-
-    #[test]
-    fn old_view_does_not_bring_a_cancelled_drain_to_life() {
-        let now = Instant::now();
-        let mut key = key();
-        let own = record("notice-n1-7", DrainReason::Notice, DrainState::Draining);
-        key.take_view(&view(vec![own.clone()], now));
-        let cancelled = DrainRecord { state: DrainState::Cancelled, ..own.clone() };
-        let call = Call::Report(DrainState::Cancelled);
-        key.take_answer(call, Ok(Some(cancelled)), now);
-        assert_eq!(key.wanted(), None);
-        key.take_view(&view(vec![own], now));
-        assert_eq!(key.wanted(), None);
-    }
-
-    #[test]
-    fn terminating_replica_does_not_come_back_without_its_key() {
-        let now = Instant::now();
-        let mut key = key();
-        let drained = record("scale-in", DrainReason::ScaleIn, DrainState::Drained);
-        key.take_view(&view(vec![drained.clone()], now));
-        key.take_view(&view(vec![], now));
-        assert_eq!(key.wanted(), None);
-        let terminating = DrainRecord { state: DrainState::Terminating, ..drained };
-        key.take_view(&view(vec![terminating], now));
-        key.take_view(&view(vec![], now));
-        assert!(key.wanted().is_some());
-    }
-
-    #[test]
-    fn deadline_is_fixed_at_first_sight() {
-        let now = Instant::now();
-        let mut key = key();
-        let asked = record("scale-in", DrainReason::ScaleIn, DrainState::Requested);
-        key.take_view(&view(vec![asked.clone()], now));
-        key.take_view(&view(vec![asked], now + Duration::from_secs(5)));
-        let deadline = key.wanted().map(|want| want.deadline);
-        assert_eq!(deadline, Some(now + Duration::from_secs(60)));
-    }
-}
+mod tests;

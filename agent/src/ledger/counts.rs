@@ -25,6 +25,9 @@ pub struct AgentCounts {
     pub tokens_waiting: u64,
     /// Tokens received and thrown away, because the unit was no longer held here.
     pub tokens_dropped: u64,
+    /// Tokens that units took with them when they were handed back, those of earlier holders
+    /// included.
+    pub tokens_handed_back: u64,
     /// Tokens of earlier holders from which this agent went on.
     pub tokens_continued: u64,
 }

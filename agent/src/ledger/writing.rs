@@ -135,6 +135,8 @@ impl Ledger {
                 }
             }
             Then::HandBack(cause) => {
+                self.last_hand_back = Some(now);
+                self.counts.tokens_handed_back += u64::from(unit.tail.end());
                 *self.counts.units_handed_back.entry(cause).or_default() += 1;
                 settled.handed_back.push(cause);
             }

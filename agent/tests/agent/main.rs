@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "tests may unwrap")]
 
 mod engines;
+mod groups;
 mod notices;
 mod outages;
 mod restarts;
 mod soak;
+mod trainers;
 mod weights;
 mod world;

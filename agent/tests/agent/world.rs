@@ -188,6 +188,7 @@ impl World {
             engine: engine_config(),
             wall_clock: wall_clock_now,
             queue: self.queue.clone(),
+            has_engine: true,
         }
     }
 }
@@ -220,6 +221,7 @@ pub struct NodePlan<'a> {
     pub engine: EngineConfig,
     pub wall_clock: fn() -> ebbtide_core::time::UnixMillis,
     queue: WorkQueue,
+    has_engine: bool,
 }
 
 impl<'a> NodePlan<'a> {
@@ -231,6 +233,19 @@ impl<'a> NodePlan<'a> {
     pub fn with_engine(mut self, change: impl FnOnce(&mut EngineConfig)) -> Self {
         change(&mut self.engine);
         self
+    }
+
+    /// A node whose agent hosts no engine.
+    pub fn without_engine(mut self) -> Self {
+        self.has_engine = false;
+        self
+    }
+
+    /// One of an EP group.
+    pub fn of_replica(self, replica: &str, leads: bool) -> Self {
+        let replica = replica.parse().expect("valid");
+        let plan = if leads { self } else { self.without_engine() };
+        plan.with(|config| (config.replica, config.leads_replica) = (replica, leads))
     }
 
     pub fn with_clock(mut self, clock: fn() -> ebbtide_core::time::UnixMillis) -> Self {
@@ -275,7 +290,7 @@ impl<'a> NodePlan<'a> {
         let engine = VllmEngine::new(&place.engine.base_url()).expect("a URL");
         Outside {
             imds: Some(ImdsClient::new(&place.imds.base_url()).expect("a URL")),
-            engines: vec![Arc::new(engine)],
+            engines: if self.has_engine { vec![Arc::new(engine)] } else { Vec::new() },
             marks: Arc::new(self.world.marks.clone()),
             wall_clock: self.wall_clock,
             ..Outside::with_queue(self.queue.clone())

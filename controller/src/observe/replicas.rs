@@ -78,6 +78,7 @@ fn build(
             request_id: drain.request_id.clone(),
             purpose: purpose(drain.reason),
             stage: stage(drain.state),
+            lost: drain.lost.0.iter().cloned().collect(),
         }),
         nodes,
     }

@@ -6,31 +6,21 @@
 use super::{FleetPolicy, Provider};
 
 impl FleetPolicy {
-    /// Why agents and controller of this version cannot run this policy; empty when they can.
-    pub fn unsupported(&self) -> Vec<String> {
-        let mut reasons = Vec::new();
+    /// Why the controller of this version cannot size the rollouts of this policy; empty when it
+    /// can.
+    pub fn unsupported_sizing(&self) -> Vec<String> {
         let nodes = self.rollout.nodes_per_replica;
-        if nodes != 1 {
-            reasons.push(format!(
-                "spec.rollout.nodesPerReplica must be 1 in this version, got {nodes}: nodes are \
-                 not grouped into replicas yet"
-            ));
-        }
-        reasons
-    }
-
-    /// Why the controller of this version cannot size the pools of this policy; empty when it can.
-    pub fn unsupported_pools(&self) -> Vec<String> {
+        let grouped = (nodes != 1).then(|| {
+            format!(
+                "spec.rollout.nodesPerReplica must be 1 in this version of the controller, got \
+                 {nodes}: it does not add or remove groups of nodes yet"
+            )
+        });
         let is_other = |provider: &Provider| !matches!(provider, Provider::Asg(_));
-        self.rollout_pools()
-            .filter(|pool| is_other(&pool.provider))
-            .map(|pool| {
-                format!(
-                    "pool {} must have provider asg in this version of the controller",
-                    pool.name
-                )
-            })
-            .collect()
+        let pools = self.rollout_pools().filter(|pool| is_other(&pool.provider)).map(|pool| {
+            format!("pool {} must have provider asg in this version of the controller", pool.name)
+        });
+        grouped.into_iter().chain(pools).collect()
     }
 
     /// Keys that were set, are valid, and do nothing in this version.

@@ -9,6 +9,7 @@ use super::census::Census;
 use super::plan::Action;
 use super::reason::Reason;
 use super::terms::SizingTerms;
+use crate::ids::NodeName;
 use crate::observation::{
     DrainPurpose, DrainStage, NodeView, Observation, ReplicaState, ReplicaView,
 };
@@ -53,6 +54,8 @@ pub(super) fn retire_drained(
 }
 
 /// Removes the records of nodes that are gone: confirmed by the provider, silent, without leases.
+/// Once all nodes that a drain was about are gone, it is over: the others of the replica may work
+/// again, with whatever takes the place of the lost ones.
 pub(super) fn forget_gone(
     census: &Census<'_>,
     observation: &Observation,
@@ -68,10 +71,16 @@ pub(super) fn forget_gone(
         };
         let gone: Vec<_> = replica.nodes.iter().filter(is_gone).collect();
         if !gone.is_empty() {
+            let is_left = |name: &NodeName| {
+                let left = replica.nodes.iter().filter(|node| !gone.contains(node));
+                left.into_iter().any(|node| node.name == *name)
+            };
+            let lost = replica.drain.as_ref().map_or(&[][..], |drain| &drain.lost);
+            let ends_drain = !lost.is_empty() && !lost.iter().any(is_left);
             actions.push(Action::Forget {
                 replica: replica.id.clone(),
                 nodes: gone.iter().map(|node| node.name.clone()).collect(),
-                is_whole: gone.len() == replica.nodes.len(),
+                ends_drain: ends_drain || gone.len() == replica.nodes.len(),
             });
         }
     }

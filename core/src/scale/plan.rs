@@ -67,8 +67,8 @@ pub enum Action {
         replica: ReplicaId,
         /// Its nodes.
         nodes: Vec<NodeName>,
-        /// Whether no node of it is left, so that its drain goes too.
-        is_whole: bool,
+        /// Whether its drain is over with that: every node that it was about is gone.
+        ends_drain: bool,
     },
 }
 

@@ -165,12 +165,14 @@ impl WorkQueue {
         }
     }
 
-    /// Forgets the drain of a replica whose instances are gone.
+    /// Forgets the drain of a replica whose instances are gone, and wakes those that stay.
     ///
     /// # Errors
     /// No answer.
     pub async fn remove_drain(&self, replica: &ReplicaId) -> Result<(), QueueError> {
-        self.tell(ControlCommand::RemoveDrain(replica.clone())).await
+        self.tell(ControlCommand::RemoveDrain(replica.clone())).await?;
+        self.port.wake(Hint::Control).await;
+        Ok(())
     }
 
     /// Claims an action for a generation of leadership; `false` when an equal claim was made

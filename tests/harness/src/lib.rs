@@ -9,13 +9,16 @@
 //! | EC2, Auto Scaling, SQS | [`Moto::start`] |
 //! | instance metadata as AWS mocks it | [`Aemm::start`] |
 //! | a real Kubernetes control plane with `kwok` nodes | [`ControlPlane::shared`] or `start` |
+//! | groups of pods by the real LeaderWorkerSet controller | [`LwsController::start`] |
+//! | nodes that the real Karpenter makes and takes away | [`Karpenter::start`], [`InstanceType`] |
 //! | `kubectl`, `helm` | [`ControlPlane::kubectl`], [`ControlPlane::helm`] |
 //! | a program under test, as a process | [`Program::options`] |
 //! | to wait for an event, with a bound | [`until`] |
 //!
 //! Every start returns a `Result`; wrap it in [`require!`], which decides what a missing part
 //! means (a listed skip, or a failure with `CI=true`). What must not happen here: a sleep without
-//! an event, a process ended by name, a service that listens outside 127.0.0.1.
+//! an event, a process ended by name, a service that listens outside 127.0.0.1 (but for Karpenter,
+//! which cannot be told).
 #![allow(
     clippy::disallowed_methods,
     reason = "the harness is an adapter: it reads the clock and the environment for the tests"
@@ -43,7 +46,10 @@ pub mod install;
 pub mod playground;
 
 pub use aemm::Aemm;
-pub use cluster::{ControlPlane, NARROW_USERS, NodeSpec, SharedControlPlane};
+pub use cluster::{
+    ControlPlane, InstanceType, Karpenter, LwsController, NARROW_USERS, NodeSpec,
+    SharedControlPlane,
+};
 pub use error::{Error, Missing};
 pub use folder::sweep_ended_runs;
 pub use locate::Located;

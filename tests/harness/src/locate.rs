@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     Error,
-    parts::{Part, Source},
+    parts::{CRDS_FOLDER, Part, Source, WEBHOOKS_FILE},
     place,
 };
 
@@ -19,6 +19,18 @@ pub struct Located {
     pub path: PathBuf,
     /// Its version as it says itself, or as it was installed.
     pub version: String,
+}
+
+impl Located {
+    /// The custom resource definitions that came with the program.
+    pub(crate) fn crds(&self) -> PathBuf {
+        self.path.with_file_name(CRDS_FOLDER)
+    }
+
+    /// The configurations of its webhooks.
+    pub(crate) fn webhooks(&self) -> PathBuf {
+        self.path.with_file_name(WEBHOOKS_FILE)
+    }
 }
 
 impl Part {
@@ -42,11 +54,14 @@ impl Part {
                     _ => Err(self.missing("it is not in the virtual environment")),
                 }
             }
-            Source::GoCommand { package } => {
+            Source::GoCommand { package, .. } => {
                 let program = package.rsplit('/').next().unwrap_or(package);
                 self.locate_in_cache(Path::new(program))
             }
-            Source::GoModule { .. } => self.locate_in_cache(Path::new("")),
+            Source::GoModule(module) if module.link_names.is_empty() => {
+                self.locate_in_cache(Path::new(self.name))
+            }
+            Source::GoModule(_) => self.locate_in_cache(Path::new("")),
             Source::WheelProgram { file, oldest, .. } => {
                 let program = file.rsplit('/').next().unwrap_or(file);
                 self.locate_on_path(program, &["--version"], *oldest)

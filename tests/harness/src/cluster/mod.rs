@@ -5,9 +5,15 @@
 //! else is real: RBAC, admission, eviction and disruption budgets, defaults, conflicts, garbage
 //! collection, node leases. With `EBBTIDE_TEST_KUBECONFIG` the tests use that cluster instead, and
 //! `kwok` plays only the nodes that tests add to it.
+//!
+//! Two controllers can be added to a control plane: that of LeaderWorkerSets, and Karpenter.
 
+mod crds;
 mod credentials;
+mod instance_types;
+mod karpenter;
 mod kwok;
+mod lws;
 mod nodes;
 mod servers;
 
@@ -23,6 +29,9 @@ use serde_json::json;
 use tokio::sync::OnceCell;
 
 pub use credentials::NARROW_USERS;
+pub use instance_types::InstanceType;
+pub use karpenter::Karpenter;
+pub use lws::LwsController;
 pub use nodes::NodeSpec;
 
 use crate::{Error, Helm, Kubectl, folder::RunFolder, parts, process::Service, report, until};
@@ -33,7 +42,8 @@ const NAMESPACE_LIMIT: Duration = Duration::from_secs(30);
 /// A control plane; ended on drop.
 #[derive(Debug)]
 pub struct ControlPlane {
-    // Dropped in this order: kwok before the servers it talks to.
+    // Dropped in this order: clients before the servers they talk to.
+    lws: OnceCell<LwsController>,
     kwok: Service,
     servers: Option<Servers>,
     kubectl: Kubectl,
@@ -62,7 +72,8 @@ impl ControlPlane {
         let kubectl = kubectl.with_kubeconfig(&kubeconfig);
         let kwok_service = kwok::start(&kwok.path, &kubeconfig, servers.is_some()).await?;
         report::took_part(&parts::KWOK, &kwok.version);
-        let cluster = Self { kwok: kwok_service, servers, kubectl, kubeconfig, folder };
+        let lws = OnceCell::new();
+        let cluster = Self { lws, kwok: kwok_service, servers, kubectl, kubeconfig, folder };
         cluster.default_account_exists("default").await?;
         Ok(cluster)
     }
@@ -224,7 +235,8 @@ impl Drop for SharedControlPlane {
         if thread::panicking() {
             let Some(servers) = &self.0.servers else { return };
             eprintln!("logs of the shared control plane:");
-            for log in servers.logs().chain([self.0.kwok.log()]) {
+            let lws = self.0.lws.get().map(LwsController::log);
+            for log in servers.logs().chain([self.0.kwok.log()]).chain(lws) {
                 eprintln!("  {}", log.display());
             }
         }

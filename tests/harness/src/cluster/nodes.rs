@@ -69,6 +69,10 @@ impl NodeSpec {
         &self.name
     }
 
+    pub(super) fn capacity(&self) -> &BTreeMap<String, String> {
+        &self.capacity
+    }
+
     fn with_capacity<'a>(
         name: &str,
         amounts: impl IntoIterator<Item = (&'a str, &'a str)>,

@@ -2,37 +2,90 @@
 //! cores and several gigabytes.
 
 use std::{
+    fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
+use serde_json::Value;
+
 use super::run;
-use crate::{Error, Part, parts::CONTROL_PLANE_LINKER_FLAGS, place};
+use crate::{
+    Error, Part,
+    parts::{CRDS_FOLDER, GoModule, Manifests, STRIP, WEBHOOKS_FILE},
+    place,
+};
 
 /// `go install PACKAGE@VERSION` into `folder`.
-pub(super) fn install_command(part: &Part, package: &str, folder: &Path) -> Result<(), Error> {
-    run(go(part)?.args(["install", "-trimpath", "-ldflags", "-s -w", package]).env("GOBIN", folder))
+pub(super) fn install_command(
+    part: &Part,
+    package: &str,
+    manifests: Option<&Manifests>,
+    folder: &Path,
+) -> Result<(), Error> {
+    let versioned = format!("{package}@{}", part.version);
+    run(go(part)?
+        .args(["install", "-trimpath", "-ldflags", STRIP, &versioned])
+        .env("GOBIN", folder))?;
+    let Some(manifests) = manifests else { return Ok(()) };
+    let module = format!("{}@{}", manifests.module, part.version);
+    copy_manifests(manifests, &module_folder(part, &module, folder)?, folder)
 }
 
 /// Builds a module of ours and links the program under each of its names.
-pub(super) fn build_module(
-    part: &Part,
-    module: &Path,
-    link_names: &[&str],
-    folder: &Path,
-) -> Result<(), Error> {
+pub(super) fn build_module(part: &Part, module: &GoModule, folder: &Path) -> Result<(), Error> {
+    let source = place::repository().join(module.folder);
     run(go(part)?
         .args(["build", "-trimpath", "-buildvcs=false"])
-        .args(["-ldflags", CONTROL_PLANE_LINKER_FLAGS, "-o"])
+        .args(["-ldflags", module.linker_flags, "-o"])
         .arg(folder.join(part.name))
-        .arg(".")
-        .current_dir(module))?;
-    for name in link_names {
+        .arg(module.dependency.unwrap_or("."))
+        .current_dir(&source))?;
+    for name in module.link_names {
         let link = folder.join(name);
         symlink(part.name, &link).map_err(Error::io("link", &link))?;
     }
-    Ok(())
+    let Some(manifests) = &module.manifests else { return Ok(()) };
+    copy_manifests(manifests, &module_folder(part, manifests.module, &source)?, folder)
+}
+
+/// Where Go keeps the content of a module; without `@VERSION` the version is that of the module in
+/// `within`.
+fn module_folder(part: &Part, module: &str, within: &Path) -> Result<PathBuf, Error> {
+    let arguments = ["mod", "download", "-json", module];
+    let mut command = go(part)?;
+    command.args(arguments).current_dir(within).stdin(Stdio::null());
+    let answer = command.output().map_err(Error::io("start", command.get_program()))?;
+    let facts: Option<Value> = serde_json::from_slice(&answer.stdout).ok();
+    match facts.as_ref().and_then(|facts| facts["Dir"].as_str()) {
+        Some(folder) if answer.status.success() => Ok(PathBuf::from(folder)),
+        _ => Err(Error::Command {
+            command: format!("go {}", arguments.join(" ")),
+            status: answer.status.to_string(),
+            // With `-json` the reason is on standard output.
+            stderr: [answer.stderr, answer.stdout]
+                .map(|text| String::from_utf8_lossy(&text).into_owned())
+                .concat(),
+        }),
+    }
+}
+
+fn copy_manifests(manifests: &Manifests, module: &Path, folder: &Path) -> Result<(), Error> {
+    let crds = folder.join(CRDS_FOLDER);
+    fs::create_dir(&crds).map_err(Error::io("create", &crds))?;
+    for crd in manifests.crds {
+        let name = crd.rsplit('/').next().unwrap_or(crd);
+        copy(&module.join(crd), &crds.join(name))?;
+    }
+    match manifests.webhooks {
+        Some(webhooks) => copy(&module.join(webhooks), &folder.join(WEBHOOKS_FILE)),
+        None => Ok(()),
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    fs::copy(from, to).map(drop).map_err(Error::io("copy", from))
 }
 
 fn go(part: &Part) -> Result<Command, Error> {

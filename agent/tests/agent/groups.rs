@@ -1,0 +1,123 @@
+//! EP groups: one node goes, the whole group stops, the survivors are told as idle.
+
+use std::time::Duration;
+
+use ebbtide_core::ids::{NodeName, ReplicaId};
+use ebbtide_queue::control::{DrainOutcome, DrainReason, DrainState, NodeState};
+
+use crate::world::{Node, World, group, until, within};
+
+/// A group of one leader and so many others. They read the keys only when they are told to: what
+/// reaches them in these tests came by a hint.
+fn start_group(world: &World, others: usize) -> Vec<Node> {
+    let slow = Duration::from_secs(600);
+    let start = |number: usize| {
+        let plan = world.node(&format!("n{number}")).of_replica("ep-0", number == 0);
+        let plan = plan.with_engine(|engine| engine.context_length = 200_000);
+        plan.with(|config| config.pace.meet_every = slow).start()
+    };
+    (0..=others).map(start).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notice_of_one_node_stops_the_whole_group_by_a_hint_and_drains_its_engine_once() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 100_000)]).await;
+    let nodes = start_group(&world, 3);
+    nodes[0].wait_until_busy(8).await;
+    for node in &nodes[1..] {
+        node.wait_until(|agent| agent.is_gate_open()).await;
+    }
+    nodes[2].announce(60);
+    for node in &nodes {
+        node.wait_until(|agent| !agent.is_gate_open()).await;
+        node.wait_until(|agent| agent.state() == NodeState::Drained).await;
+    }
+    let status = world.status().await;
+    assert_eq!((status.ready, status.leased), (8, 0));
+    assert_eq!(nodes[0].agent.counts().handed_back_total(), 8);
+    until(|| async {
+        let view = world.queue.view().await.unwrap();
+        view.drains.first().is_some_and(|drain| drain.state == DrainState::Drained)
+    })
+    .await;
+    let view = world.queue.view().await.unwrap();
+    assert_eq!(view.drains.len(), 1);
+    let drain = &view.drains[0];
+    assert_eq!((drain.reason, drain.lost.to_string().as_str()), (DrainReason::Notice, "n2"));
+    assert!(drain.request_id.starts_with("notice-n2-"), "{drain:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn survivors_are_told_as_idle_and_only_the_lost_node_is_marked() {
+    let world = World::new();
+    let mut nodes = start_group(&world, 2);
+    for node in &nodes {
+        node.wait_until(|agent| agent.is_gate_open()).await;
+    }
+    nodes[1].announce(60);
+    within(world.marks.wait_for(&nodes[1].name, |marked| marked.taint.is_some())).await;
+    until(|| async {
+        let view = world.queue.view().await.unwrap();
+        let idle = view.nodes.iter().filter(|node| node.idle_since.is_some());
+        let idle: Vec<&NodeName> = idle.map(|node| &node.node).collect();
+        idle == [&nodes[0].name, &nodes[2].name]
+    })
+    .await;
+    for survivor in [&nodes[0], &nodes[2]] {
+        assert!(!world.marks.node(&survivor.name).is_cordoned, "{}", survivor.name);
+    }
+    // The controller forgets the drain once the lost node is gone: the survivors work again.
+    let replica: ReplicaId = "ep-0".parse().unwrap();
+    let lost = nodes.remove(1);
+    let name = lost.name.clone();
+    lost.kill().await;
+    world.queue.remove_node(&name).await.unwrap();
+    world.queue.remove_drain(&replica).await.unwrap();
+    until(|| async {
+        let view = world.queue.view().await.unwrap();
+        view.nodes.iter().all(|node| node.idle_since.is_none() && node.state == NodeState::Ready)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leader_that_is_dead_when_the_notice_comes_loses_nothing() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 300)]).await;
+    let mut nodes = start_group(&world, 1);
+    nodes[0].wait_until_busy(8).await;
+    nodes.remove(0).kill().await;
+    nodes[0].announce(60);
+    nodes[0].wait_until(|agent| !agent.is_gate_open()).await;
+    until(|| async {
+        world.queue.reap(64).await.unwrap();
+        world.status().await.ready == 8
+    })
+    .await;
+    let _heir = world.node("heir").start();
+    let samples = world.take_samples(8).await;
+    assert!(samples.iter().all(|sample| sample.attempts == 0 && sample.infra_attempts == 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_report_says_what_the_drain_of_a_group_came_to() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 100_000)]).await;
+    let nodes = start_group(&world, 1);
+    nodes[0].wait_until_busy(8).await;
+    nodes[1].announce(60);
+    nodes[0].wait_until(|agent| agent.state() == NodeState::Drained).await;
+    until(|| async { !world.queue.reports(8).await.unwrap().is_empty() }).await;
+    let reports = world.queue.reports(8).await.unwrap();
+    assert_eq!(reports.len(), 1, "the leader reports, once");
+    let report = &reports[0];
+    assert_eq!((report.reason, report.outcome), (DrainReason::Notice, DrainOutcome::Drained));
+    assert_eq!((report.units_held, report.units_handed_back, report.units_left), (8, 8, 0));
+    assert_eq!(report.node, nodes[0].name);
+    let status = world.status().await;
+    let stored = status.tokens.generated - status.tokens.accepted - status.tokens.wasted_total();
+    assert_eq!(report.tokens_preserved, stored);
+    assert!(report.last_hand_back_ms.is_some_and(|ms| ms <= report.duration_ms), "{report:?}");
+    assert!((50_000..=60_000).contains(&report.lead_ms), "{report:?}");
+}
