@@ -214,6 +214,9 @@ impl EventFlow {
 
     /// Does what an event asks for about one instance.
     async fn attend(&self, event: &Event, instance: &InstanceId) -> Result<Outcome, AttendError> {
+        if self.leadership.borrow().is_none() {
+            return Err(AttendError::NotLeading);
+        }
         let policy = self.policy.borrow().policy.clone();
         let (view, place) = self.find(instance).await?;
         let Some(place) = place else { return self.attend_unknown(event, &policy).await };

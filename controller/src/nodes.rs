@@ -46,11 +46,12 @@ pub trait ClusterNodes: Send + Sync {
     async fn find(&self, instance: &InstanceId) -> Result<Option<NodeName>, NodeError>;
 
     /// Cordons the node and taints it with the reason. Taints of others stay, and an
-    /// administrator's cordon stays theirs. A node that is gone needs no mark.
+    /// administrator's cordon stays theirs. Answers whether that changed anything: a node that is
+    /// marked already, or gone, needs no mark.
     ///
     /// # Errors
     /// As [`ClusterNodes::find`].
-    async fn mark(&self, node: &NodeName, reason: &str) -> Result<(), NodeError>;
+    async fn mark(&self, node: &NodeName, reason: &str) -> Result<bool, NodeError>;
 }
 
 /// For controllers outside Kubernetes: no node is known, and none has to be marked.
@@ -63,7 +64,7 @@ impl ClusterNodes for NoNodes {
         Ok(None)
     }
 
-    async fn mark(&self, _node: &NodeName, _reason: &str) -> Result<(), NodeError> {
-        Ok(())
+    async fn mark(&self, _node: &NodeName, _reason: &str) -> Result<bool, NodeError> {
+        Ok(false)
     }
 }

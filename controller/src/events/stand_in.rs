@@ -90,14 +90,17 @@ impl Marker {
             })
         });
         match &marked {
-            Ok(()) => {
-                tracing::warn!(node = node.as_str(), "node of a silent agent cordoned and tainted");
-                self.metrics.cordoned();
+            Ok(is_new) => {
+                if *is_new {
+                    let (node, reason) = (node.as_str(), word_of(why));
+                    tracing::warn!(node, reason, "node of a silent agent cordoned and tainted");
+                    self.metrics.cordoned();
+                }
                 self.status.clear_problem(Topic::Cordon);
             }
             Err(error) => self.status.set_problem(Topic::Cordon, error.to_string()),
         }
-        marked
+        marked.map(drop)
     }
 }
 
@@ -124,10 +127,10 @@ pub(super) struct StandIn {
 }
 
 /// The nodes with a record that are to be emptied while their agents are silent, with the reason.
-/// A rehearsal empties nothing.
+/// A rehearsal empties nothing, and where the controller terminates there is nothing left to mark.
 pub(super) fn plan_stand_ins(view: &ControlView) -> Vec<(StandIn, DrainReason)> {
     let is_real = |drain: &&DrainRecord| {
-        drain.state != DrainState::Cancelled && drain.reason != DrainReason::Drill
+        drain.state < DrainState::Terminating && drain.reason != DrainReason::Drill
     };
     let drains = view.drains.iter().filter(is_real);
     let nodes = drains.flat_map(|drain| {
@@ -156,5 +159,77 @@ fn word_of(reason: DrainReason) -> &'static str {
         DrainReason::Operator => "operator",
         DrainReason::Foreign => "foreign",
         DrainReason::Drill => "drill",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebbtide_core::fabric::FabricVerdict;
+    use ebbtide_core::time::UnixMillis;
+    use ebbtide_queue::control::{NodeNames, NodeRecord, NodeRole, NodeState};
+
+    use super::*;
+
+    const NOW: UnixMillis = UnixMillis(10_000_000);
+
+    /// A node of EP group `g`, silent for so many seconds.
+    fn node(name: &str, silence: u64) -> NodeRecord {
+        NodeRecord {
+            node: name.parse().expect("valid"),
+            holder: format!("{name}/boot/agent").parse().expect("valid"),
+            replica: "g".parse().expect("valid"),
+            role: NodeRole::Rollout,
+            instance_id: None,
+            instance_type: None,
+            zone: None,
+            market: None,
+            state: NodeState::Ready,
+            fabric: FabricVerdict::NotApplicable,
+            in_flight: 0,
+            tokens_per_second: 0.0,
+            weights_version: None,
+            notice_kind: None,
+            notice_deadline: None,
+            pods_left: None,
+            idle_since: None,
+            heartbeat: NOW.minus(Duration::from_secs(silence)),
+        }
+    }
+
+    /// The nodes that are marked while `g` drains like this, with one node silent and one alive.
+    fn marked(reason: DrainReason, state: DrainState, lost: &[&str]) -> Vec<String> {
+        let lost = lost.iter().map(|name| name.parse().expect("valid")).collect();
+        let drain = DrainRecord {
+            replica: "g".parse().expect("valid"),
+            request_id: "event-1".to_owned(),
+            generation: 1,
+            reason,
+            deadline: NOW,
+            state,
+            requested_at: NOW,
+            lost: NodeNames(lost),
+        };
+        let nodes = vec![node("silent", 11), node("alive", 10), node("survivor", 11)];
+        let view = ControlView { now: NOW, nodes, drains: vec![drain], ..ControlView::default() };
+        plan_stand_ins(&view).into_iter().map(|(stand_in, _)| stand_in.node.to_string()).collect()
+    }
+
+    #[test]
+    fn only_lost_nodes_of_silent_agents_are_marked() {
+        let (notice, draining) = (DrainReason::Notice, DrainState::Draining);
+        assert_eq!(marked(notice, draining, &["silent", "alive"]), ["silent"]);
+        assert_eq!(marked(notice, draining, &[]), ["silent", "survivor"], "the whole replica goes");
+        assert_eq!(marked(DrainReason::ScaleIn, DrainState::Requested, &[]).len(), 2);
+    }
+
+    #[test]
+    fn rehearsals_and_drains_that_have_ended_mark_nothing() {
+        for (reason, state) in [
+            (DrainReason::Drill, DrainState::Draining),
+            (DrainReason::Notice, DrainState::Cancelled),
+            (DrainReason::ScaleIn, DrainState::Terminating),
+        ] {
+            assert!(marked(reason, state, &[]).is_empty(), "{reason:?} {state:?}");
+        }
     }
 }

@@ -42,3 +42,63 @@ fn judge(drain: &DrainRecord, view: &ControlView, terms: &DrainPolicy) -> Option
     let request_id = drain.request_id.clone();
     (is_passing && is_over).then_some(Upkeep::Cancel { replica, request_id })
 }
+
+#[cfg(test)]
+mod tests {
+    use ebbtide_core::policy::FleetPolicy;
+    use ebbtide_core::time::UnixMillis;
+    use ebbtide_queue::control::NodeNames;
+
+    use super::*;
+
+    const NOW: UnixMillis = UnixMillis(1_000_000_000);
+
+    /// What is to be done about a drain of a replica without nodes, asked for so long ago.
+    fn upkeep(request_id: &str, reason: DrainReason, state: DrainState, age: u64) -> Vec<Upkeep> {
+        let requested_at = NOW.minus(Duration::from_secs(age));
+        let drain = DrainRecord {
+            replica: "n1".parse().expect("valid"),
+            request_id: request_id.to_owned(),
+            generation: 1,
+            reason,
+            deadline: requested_at,
+            state,
+            requested_at,
+            lost: NodeNames::default(),
+        };
+        let text = "apiVersion: ebbtide.dev/v1alpha1
+kind: FleetPolicy
+metadata: {name: run}
+spec:
+  drain: {rebalanceTtl: 15m}
+  trainer: {groupsPerStep: 2, groupSize: 1}
+  rollout: {minReplicas: 0, maxReplicas: 4, concurrencyPerReplica: 2, pools: [p]}
+  pools: [{name: p, provider: local, market: spot, maxNodes: 8}]
+";
+        let terms = FleetPolicy::parse(text, "test").expect("valid").drain.clone();
+        let view = ControlView { now: NOW, drains: vec![drain], ..ControlView::default() };
+        plan_upkeep(&view, &terms)
+    }
+
+    #[test]
+    fn recommendation_that_nothing_followed_is_taken_back_after_its_time() {
+        let (reason, state) = (DrainReason::Rebalance, DrainState::Drained);
+        assert!(upkeep("event-r", reason, state, 909).is_empty());
+        let cancelled = upkeep("event-r", reason, state, 910);
+        let expected = Upkeep::Cancel {
+            replica: "n1".parse().expect("valid"),
+            request_id: "event-r".to_owned(),
+        };
+        assert_eq!(cancelled, [expected]);
+        assert!(upkeep("notice-n1-7", reason, state, 910).is_empty(), "that is the agent's");
+        assert!(upkeep("event-r", DrainReason::Notice, state, 910).is_empty(), "it was followed");
+        assert!(upkeep("event-r", reason, DrainState::Terminating, 910).is_empty());
+    }
+
+    #[test]
+    fn drain_of_a_node_that_never_reported_is_forgotten_an_hour_after_its_deadline() {
+        let forgotten = |age| upkeep("event-s", DrainReason::Notice, DrainState::Requested, age);
+        assert!(forgotten(3599).is_empty());
+        assert_eq!(forgotten(3600), [Upkeep::Forget { replica: "n1".parse().expect("valid") }]);
+    }
+}

@@ -83,16 +83,19 @@ impl ClusterNodes for KubeNodes {
         Ok(known.by_instance.get(&instance.0).cloned())
     }
 
-    async fn mark(&self, name: &NodeName, reason: &str) -> Result<(), NodeError> {
+    async fn mark(&self, name: &NodeName, reason: &str) -> Result<bool, NodeError> {
         let what = || format!("cordon of node {name}");
         for _ in 0..CONFLICTS_LIMIT {
             let node = self.nodes.get_opt(name.as_str()).await;
-            let Some(node) = node.map_err(|error| explain(what(), &error))? else { return Ok(()) };
-            let Some(mut patch) = plan_mark(&node, reason) else { return Ok(()) };
-            patch["metadata"]["resourceVersion"] = json!(node.metadata.resource_version);
+            let node = node.map_err(|error| explain(what(), &error))?;
+            let Some(mut patch) = node.as_ref().and_then(|node| plan_mark(node, reason)) else {
+                return Ok(false);
+            };
+            let version = node.and_then(|node| node.metadata.resource_version);
+            patch["metadata"]["resourceVersion"] = json!(version);
             let parameters = PatchParams::default();
             match self.nodes.patch(name.as_str(), &parameters, &Patch::Merge(patch)).await {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(true),
                 // Changed in between, or gone: both are seen at the next look.
                 Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
                 Err(error) => return Err(explain(what(), &error)),

@@ -57,7 +57,7 @@ impl ClusterNodes for MemoryNodes {
         Ok(self.state().by_instance.get(instance).cloned())
     }
 
-    async fn mark(&self, node: &NodeName, reason: &str) -> Result<(), NodeError> {
+    async fn mark(&self, node: &NodeName, reason: &str) -> Result<bool, NodeError> {
         let hangs = self.state().hangs.contains(node);
         if hangs {
             std::future::pending::<()>().await;
@@ -67,7 +67,8 @@ impl ClusterNodes for MemoryNodes {
             let (what, problem) = (format!("cordon of {node}"), "forbidden (403)".to_owned());
             return Err(NodeError::Refused { what, problem });
         }
-        state.marked.insert(node.clone(), reason.to_owned());
-        Ok(())
+        let is_new = !state.marked.contains_key(node);
+        state.marked.entry(node.clone()).or_insert_with(|| reason.to_owned());
+        Ok(is_new)
     }
 }
