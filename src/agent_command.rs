@@ -9,8 +9,9 @@ use anyhow::Context;
 use clap::Args;
 use ebbtide_agent::engine::{Engine, VllmEngine};
 use ebbtide_agent::marks::{KubeMarks, NoMarks, NodeMarks};
-use ebbtide_agent::{AgentConfig, ImdsClient, Outside, QueueAccess, agent_holder};
+use ebbtide_agent::{AgentConfig, ImdsClient, Outside, QueueAccess, Webhook, agent_holder};
 use ebbtide_core::ids::{NodeName, ReplicaId, RunId};
+use ebbtide_queue::control::NodeRole;
 
 use crate::agent_terms;
 use crate::setup::{self, LogFormat};
@@ -67,12 +68,34 @@ pub struct AgentArgs {
         default_value = "http://169.254.169.254"
     )]
     imds: String,
+    /// Tell this URL about every notice, as a JSON text, or as --webhook-template says
+    #[arg(long, env = "EBBTIDE_WEBHOOK", value_name = "URL", hide_env_values = true)]
+    webhook: Option<String>,
+    /// A file of headers for the webhook, one `NAME: VALUE` a line
+    #[arg(long, env = "EBBTIDE_WEBHOOK_HEADERS", value_name = "FILE", requires = "webhook")]
+    webhook_headers: Option<PathBuf>,
+    /// A file with the webhook's body, a Jinja template: node, run, replica, reason, units,
+    /// remaining_seconds, instance_id, instance_type, zone
+    #[arg(long, env = "EBBTIDE_WEBHOOK_TEMPLATE", value_name = "FILE", requires = "webhook")]
+    webhook_template: Option<PathBuf>,
+    /// What this node is for
+    #[arg(long, env = "EBBTIDE_ROLE", default_value = "rollout")]
+    role: Role,
     /// Run without Kubernetes: no cordon, taint or events
     #[arg(long)]
     no_kubernetes: bool,
     /// How log lines look
     #[arg(long, env = "EBBTIDE_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
+}
+
+/// What a node is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Role {
+    /// It generates
+    Rollout,
+    /// It runs the trainer: a notice asks for a checkpoint first
+    Trainer,
 }
 
 /// Runs the agent until SIGTERM or Ctrl-C.
@@ -100,6 +123,10 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         config = config.with_replica(replica);
         config.leads_replica |= args.leads_replica;
     }
+    config.role = match args.role {
+        Role::Rollout => NodeRole::Rollout,
+        Role::Trainer => NodeRole::Trainer,
+    };
     let engine = |url: &String| -> anyhow::Result<Arc<dyn Engine>> {
         Ok(Arc::new(VllmEngine::new(url).with_context(|| format!("--engine {url}"))?))
     };
@@ -107,6 +134,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         imds: Some(ImdsClient::new(&args.imds).with_context(|| format!("--imds {}", args.imds))?),
         engines: args.engines.iter().map(engine).collect::<anyhow::Result<_>>()?,
         marks: node_marks(args.no_kubernetes).await?,
+        webhook: webhook(&args)?,
         ..Outside::new(QueueAccess::redis(setup::redis_options(&args.redis, &policy)))
     };
     ebbtide_agent::run(config, outside, setup::stop_on_signal()?).await?;
@@ -118,6 +146,18 @@ async fn node_marks(no_kubernetes: bool) -> anyhow::Result<Arc<dyn NodeMarks>> {
         return Ok(Arc::new(NoMarks));
     }
     Ok(Arc::new(KubeMarks::new(setup::kube_client().await?)))
+}
+
+fn webhook(args: &AgentArgs) -> anyhow::Result<Option<Webhook>> {
+    let Some(url) = &args.webhook else { return Ok(None) };
+    let read = |file: &PathBuf| {
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+    };
+    let headers = args.webhook_headers.as_ref().map(read).transpose()?.unwrap_or_default();
+    let headers: Vec<String> =
+        headers.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect();
+    let template = args.webhook_template.as_ref().map(read).transpose()?;
+    Ok(Some(Webhook::new(url, &headers, template)?))
 }
 
 /// The boot id without its dashes' risk: it is a plain name already.

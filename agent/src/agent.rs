@@ -32,6 +32,7 @@ use crate::metrics::Metrics;
 use crate::pulse::Pulses;
 use crate::server;
 use crate::shared::{InstanceFacts, NodeStanding, Shared};
+use crate::webhook::Webhook;
 
 /// Sightings that may wait: three sources look at most ten times a second.
 const SIGHTINGS_WAITING: usize = 32;
@@ -46,6 +47,8 @@ pub struct Outside {
     pub engines: Vec<Arc<dyn Engine>>,
     /// Marks on the Kubernetes node.
     pub marks: Arc<dyn NodeMarks>,
+    /// Who else is told about notices.
+    pub webhook: Option<Webhook>,
     /// The node's wall clock.
     pub wall_clock: fn() -> UnixMillis,
 }
@@ -58,6 +61,7 @@ impl Outside {
             imds: None,
             engines: Vec::new(),
             marks: Arc::new(NoMarks),
+            webhook: None,
             wall_clock: wall_clock_now,
         }
     }
@@ -130,6 +134,7 @@ impl Agent {
             gate: LeaseGate::default(),
             desk: Desk::default(),
             engines: outside.engines.into_iter().enumerate().map(slot).collect(),
+            webhook: outside.webhook.map(Arc::new),
             metrics: Metrics::new(),
             pulses: Pulses::default(),
             wall_clock: outside.wall_clock,

@@ -19,9 +19,9 @@ use std::time::Duration;
 use ebbtide_queue::client::QueueError;
 use ebbtide_queue::command::HandBackCause;
 use ebbtide_queue::control::{ControlView, DrainReason, DrainRecord};
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -226,6 +226,11 @@ impl Flow {
             (None, Some(want)) => {
                 let drain = RunningDrain::begin(want, &self.shared, now);
                 self.node.tell(drain.event(), &self.lanes);
+                // A notice of this node was told when it was seen.
+                if want.kind.is_none() && self.key.leads_replica() && !drain.is_rehearsal() {
+                    let remaining = want.deadline.saturating_duration_since(now);
+                    self.call_webhook(drain.reason_word(), Some(remaining));
+                }
                 self.drain = Some(drain);
             }
             (Some(drain), Some(want)) => drain.tighten(want, now),
@@ -319,6 +324,7 @@ impl Flow {
                 if let Some(lead) = lead {
                     self.shared.metrics.notice_lead.observe(lead.as_secs_f64());
                 }
+                self.call_webhook(kind.as_str(), lead);
                 let lead_ms = lead.map(|lead| lead.as_millis() as u64);
                 tracing::warn!(kind = kind.as_str(), lead_ms, "interruption notice");
             }
@@ -329,6 +335,23 @@ impl Flow {
                 tracing::info!(kind = kind.as_str(), "interruption notice withdrawn");
             }
         }
+    }
+}
+
+impl Flow {
+    /// Tells the operator's webhook, if there is one. Nobody waits for it.
+    fn call_webhook(&self, reason: &'static str, remaining: Option<Duration>) {
+        let Some(webhook) = self.shared.webhook.clone() else { return };
+        let notice = self.shared.webhook_notice(reason, remaining);
+        let shared = self.shared.clone();
+        let call = async move {
+            if let Err(error) = webhook.tell(&notice).await {
+                shared.metrics.webhook_failures.inc();
+                tracing::warn!(%error, reason, "webhook not told");
+            }
+            Event::Told
+        };
+        self.lanes.push(call.boxed());
     }
 }
 

@@ -22,6 +22,7 @@ mod metrics;
 mod pulse;
 mod server;
 mod shared;
+mod webhook;
 
 pub use agent::{Agent, AgentError, AgentHandle, AgentReport, Outside, run};
 pub use config::{
@@ -31,3 +32,4 @@ pub use connect::{Connector, QueueAccess, connect_with_retries};
 pub use imds::{ImdsClient, ImdsError};
 pub use interruption::DrainReport;
 pub use ledger::AgentCounts;
+pub use webhook::{Webhook, WebhookError, WebhookNotice};

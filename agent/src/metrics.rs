@@ -41,6 +41,7 @@ pub(crate) struct Metrics {
     pub(crate) gate_open: IntGauge,
     imds_reads: IntCounterVec,
     pub(crate) node_mark_failures: IntCounter,
+    pub(crate) webhook_failures: IntCounter,
 }
 
 impl Metrics {
@@ -89,6 +90,10 @@ impl Metrics {
                 "ebbtide_node_mark_failures_total",
                 "Failed tries to mark the Kubernetes node.",
             ),
+            webhook_failures: counter(
+                "ebbtide_webhook_failures_total",
+                "Notices that the webhook could not be told, all tries together.",
+            ),
         }
     }
 
@@ -97,7 +102,7 @@ impl Metrics {
     /// # Errors
     /// A family of the same name is there already.
     pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        let families: [Box<dyn Collector>; 18] = [
+        let families: [Box<dyn Collector>; 19] = [
             Box::new(self.notices.clone()),
             Box::new(self.notice_lead.clone()),
             Box::new(self.drain_duration.clone()),
@@ -116,6 +121,7 @@ impl Metrics {
             Box::new(self.gate_open.clone()),
             Box::new(self.imds_reads.clone()),
             Box::new(self.node_mark_failures.clone()),
+            Box::new(self.webhook_failures.clone()),
         ];
         families.into_iter().try_for_each(|family| registry.register(family))
     }
@@ -228,7 +234,7 @@ mod tests {
         let registry = Registry::new();
         metrics.register(&registry).expect("names differ");
         let families = registry.gather();
-        assert_eq!(families.len(), 18);
+        assert_eq!(families.len(), 19);
         let series: usize = families.iter().map(|family| family.get_metric().len()).sum();
         for kind in NoticeKind::ALL {
             metrics.notice(kind).inc();

@@ -19,6 +19,7 @@ use crate::interruption::DrainReport;
 use crate::ledger::{Desk, Leave};
 use crate::metrics::Metrics;
 use crate::pulse::Pulses;
+use crate::webhook::{Webhook, WebhookNotice};
 
 /// See the module.
 pub(crate) struct Shared {
@@ -27,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) gate: LeaseGate,
     pub(crate) desk: Desk,
     pub(crate) engines: Vec<Arc<EngineSlot>>,
+    /// Who else is told about notices.
+    pub(crate) webhook: Option<Arc<Webhook>>,
     pub(crate) metrics: Metrics,
     pub(crate) pulses: Pulses,
     /// The node's wall clock.
@@ -125,6 +128,26 @@ impl Shared {
         let left = self.desk.change(|ledger| ledger.note_run_version(version, leave, now));
         if left > 0 {
             tracing::info!(%version, units = left, "units restart under the new policy version");
+        }
+    }
+
+    /// What a webhook is told now.
+    pub(crate) fn webhook_notice(
+        &self,
+        reason: &str,
+        remaining: Option<Duration>,
+    ) -> WebhookNotice {
+        let facts = self.identity();
+        WebhookNotice {
+            run: self.config.run.to_string(),
+            node: self.config.node().to_string(),
+            replica: self.config.replica.to_string(),
+            instance_id: facts.instance_id,
+            instance_type: facts.instance_type,
+            zone: facts.zone,
+            reason: reason.to_owned(),
+            remaining_seconds: remaining.map(|remaining| remaining.as_secs()),
+            units: self.desk.ledger().held() as u64,
         }
     }
 

@@ -88,6 +88,11 @@ impl DrainKey {
         }
     }
 
+    /// Whether this agent speaks for the replica.
+    pub(super) fn leads_replica(&self) -> bool {
+        self.leads_replica
+    }
+
     /// Whether the key was read at least once, so that its absence means something.
     pub(super) fn is_known(&self) -> bool {
         self.is_known
