@@ -13,6 +13,7 @@ mod chart;
 mod controller;
 mod demo;
 mod events;
+mod lane;
 mod policy;
 mod programs;
 mod python;
