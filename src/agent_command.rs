@@ -13,6 +13,7 @@ use ebbtide_agent::{AgentConfig, ImdsClient, Outside, QueueAccess, agent_holder}
 use ebbtide_core::ids::{NodeName, ReplicaId, RunId};
 
 use crate::agent_terms;
+use crate::place::RedisArgs;
 use crate::setup::{self, LogFormat};
 
 /// Where the kernel tells which boot this is.
@@ -36,14 +37,8 @@ pub struct AgentArgs {
     /// The run; must be the policy's. A guard against the wrong file
     #[arg(long, env = "EBBTIDE_RUN")]
     run: Option<RunId>,
-    /// The work queue
-    #[arg(
-        long,
-        env = "EBBTIDE_REDIS",
-        value_name = "URL",
-        default_value = "redis://127.0.0.1:6379"
-    )]
-    redis: String,
+    #[command(flatten)]
+    redis: RedisArgs,
     /// This node, as Kubernetes calls it
     #[arg(long, env = "NODE_NAME")]
     node: NodeName,
@@ -107,7 +102,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         imds: Some(ImdsClient::new(&args.imds).with_context(|| format!("--imds {}", args.imds))?),
         engines: args.engines.iter().map(engine).collect::<anyhow::Result<_>>()?,
         marks: node_marks(args.no_kubernetes).await?,
-        ..Outside::new(QueueAccess::redis(setup::redis_options(&args.redis, &policy)))
+        ..Outside::new(QueueAccess::redis(setup::redis_options(&args.redis.url, &policy)))
     };
     ebbtide_agent::run(config, outside, setup::stop_on_signal()?).await?;
     Ok(ExitCode::SUCCESS)

@@ -15,6 +15,7 @@ use ebbtide_controller::status::ControllerStatus;
 use ebbtide_core::policy::FleetPolicy;
 use ebbtide_queue::client::wall_clock_now;
 
+use crate::place::RedisArgs;
 use crate::setup::{self, LogFormat};
 
 const EXAMPLE: &str = "\
@@ -32,14 +33,8 @@ pub struct ControllerArgs {
     /// The fleet policy; read again when the file changes
     #[arg(long, env = "EBBTIDE_POLICY", value_name = "FILE")]
     policy: PathBuf,
-    /// The work queue
-    #[arg(
-        long,
-        env = "EBBTIDE_REDIS",
-        value_name = "URL",
-        default_value = "redis://127.0.0.1:6379"
-    )]
-    redis: String,
+    #[command(flatten)]
+    redis: RedisArgs,
     /// Where to serve /healthz, /readyz, /metrics and /status
     #[arg(long, env = "EBBTIDE_LISTEN", default_value = "0.0.0.0:9465")]
     listen: SocketAddr,
@@ -72,7 +67,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(unsupported.is_empty(), "{name}: {}", unsupported.join("; "));
     let metrics = Metrics::new()?;
     let outside = Outside {
-        queue: QueueSource::Redis(setup::redis_options(&args.redis, &policy)),
+        queue: QueueSource::Redis(setup::redis_options(&args.redis.url, &policy)),
         capacity: Arc::new(
             AsgCapacity::connect(AwsSettings::default(), metrics.api_calls.clone()).await,
         ),

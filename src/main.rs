@@ -7,9 +7,11 @@ mod cli;
 mod controller_command;
 mod demo;
 mod engine_emulator;
+mod place;
 mod policy_command;
 mod queue_command;
 mod setup;
+mod table;
 mod words;
 
 use std::process::ExitCode;
