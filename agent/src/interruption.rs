@@ -294,7 +294,7 @@ impl Flow {
     /// Whether the process may end now.
     fn may_end(&self, now: Instant) -> bool {
         let Some(ending_by) = self.ending_by else { return false };
-        let is_told = self.drain.is_none() || !self.key.has_call_to_make(self.drain.as_ref());
+        let is_told = self.drain.is_none() || !self.key.has_call_to_make(self.drain.as_ref(), now);
         let is_told = is_told && !self.closing.has_more();
         now >= ending_by || (self.shared.is_empty() && is_told)
     }

@@ -193,19 +193,25 @@ impl DrainKey {
                 return Some(Call::Report(DrainState::Cancelled));
             }
         }
-        self.due_report(drain)
+        self.due_report(drain, now)
     }
 
-    fn due_report(&self, drain: Option<&RunningDrain>) -> Option<Call> {
-        let seen = self.seen.as_ref().filter(|seen| seen.is_active())?;
+    fn due_report(&self, drain: Option<&RunningDrain>, now: Instant) -> Option<Call> {
+        let seen = self.seen.as_ref().filter(|seen| seen.is_active() && self.leads_replica)?;
         let is_drained = drain?.is_drained();
+        let is_rehearsal = seen.record.reason == DrainReason::Drill;
+        // A rehearsal is over when it is done, or its time is: the node returns to work, whatever
+        // has become of the one who asked.
+        if is_rehearsal && (seen.record.state == DrainState::Drained || now >= seen.deadline) {
+            return Some(Call::Report(DrainState::Cancelled));
+        }
         let reached = if is_drained { DrainState::Drained } else { DrainState::Draining };
-        (self.leads_replica && seen.record.state < reached).then_some(Call::Report(reached))
+        (seen.record.state < reached).then_some(Call::Report(reached))
     }
 
     /// Whether others still have to be told how far the drain is.
-    pub(super) fn has_call_to_make(&self, drain: Option<&RunningDrain>) -> bool {
-        self.is_calling || self.due_report(drain).is_some()
+    pub(super) fn has_call_to_make(&self, drain: Option<&RunningDrain>, now: Instant) -> bool {
+        self.is_calling || self.due_report(drain, now).is_some()
     }
 
     fn request(&mut self, own: Want, now: Instant) -> DrainRequest {

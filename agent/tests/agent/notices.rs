@@ -258,3 +258,21 @@ async fn slow_path_never_delays_another() {
     let looks = node.imds().requests(path::SPOT_ACTION) - before;
     assert!(looks > 6, "three hanging reads take over a second and a half, got {looks} looks");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rehearsal_hands_back_reports_marks_nothing_and_returns_to_work_by_itself() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 100_000)]).await;
+    let node = world.node("n1").with_engine(|engine| engine.context_length = 200_000).start();
+    node.wait_until_busy(8).await;
+    let drill = DrainRequest { reason: DrainReason::Drill, ..scale_in(&node.name, 30) };
+    world.queue.request_drain(drill).await.unwrap();
+    until(|| async { !world.queue.reports(1).await.unwrap().is_empty() }).await;
+    let report = world.queue.reports(1).await.unwrap()[0].clone();
+    assert_eq!((report.reason, report.units_handed_back), (DrainReason::Drill, 8));
+    node.wait_until_busy(8).await;
+    let drain = world.queue.view().await.unwrap().drains[0].clone();
+    assert_eq!(drain.state, DrainState::Cancelled);
+    let marked = world.marks.node(&node.name);
+    assert!(!marked.is_cordoned && marked.taint.is_none(), "{marked:?}");
+}
