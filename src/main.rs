@@ -7,6 +7,7 @@ mod cli;
 mod controller_command;
 mod demo;
 mod engine_emulator;
+mod operator_command;
 mod place;
 mod policy_command;
 mod queue_command;

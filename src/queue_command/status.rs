@@ -51,6 +51,8 @@ async fn read(queue: &WorkQueue, run: &RunId, with_lag: bool) -> StatusView {
             .map(|t| control.now.since(t.heartbeat))
             .unwrap_or_default(),
         trainer: control.trainer,
+        holds: control.holds,
+        control_now: control.now,
         lags: with_lag.then(|| Lags::of(&units, current)),
         status,
     }
