@@ -153,8 +153,8 @@ impl Asked<'_> {
             format!(
                 "{} drains already ({}, {}), deadline {deadline}; {node} is part of that drain",
                 drain.replica,
-                words(&drain.reason),
-                words(&drain.state),
+                words(&json!(drain.reason)),
+                words(&json!(drain.state)),
             )
         }];
         if !self.is_new && drain.reason != DrainReason::Operator {
@@ -284,7 +284,7 @@ fn why_not_cancel(drain: &DrainRecord, deadline: String) -> Option<String> {
         DrainReason::ScaleIn | DrainReason::Swap => format!(
             "the controller takes {replica} out of service ({}); ebbtide hold rollout keeps it \
              from doing more",
-            words(&drain.reason)
+            words(&json!(drain.reason))
         ),
         DrainReason::Foreign => {
             format!("another handler empties {replica}; take its mark off the node or the pod")

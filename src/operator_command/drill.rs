@@ -100,7 +100,7 @@ async fn rehearse(
         return Ok(refusal(format!(
             "{} drains since a moment ago ({}): no rehearsal",
             followed.replica,
-            words(&drain.reason)
+            words(&json!(drain.reason))
         )));
     }
     eprintln!(
@@ -121,7 +121,7 @@ async fn rehearse(
 fn why_not(view: &ControlView, record: &NodeRecord) -> Option<String> {
     let (node, replica) = (&record.node, &record.replica);
     if let Some(drain) = view.active_drain(replica) {
-        let (reason, state) = (words(&drain.reason), words(&drain.state));
+        let (reason, state) = (words(&json!(drain.reason)), words(&json!(drain.state)));
         return Some(format!("{replica} drains already ({reason}, {state})"));
     }
     if let Some(silence) = silence(view, record) {
@@ -129,7 +129,7 @@ fn why_not(view: &ControlView, record: &NodeRecord) -> Option<String> {
         return Some(format!("the agent of {node} was last heard {silence} ago"));
     }
     (record.state != NodeState::Ready).then(|| {
-        let state = words(&record.state);
+        let state = words(&json!(record.state));
         format!("{node} is {state}; a rehearsal needs a node in service")
     })
 }
@@ -211,7 +211,7 @@ impl Verdict {
             Self::TakenBack => format!("the rehearsal of {node} was taken back before its end"),
             Self::Overtaken(reason) => format!(
                 "no rehearsal any more: {node} drains in earnest ({}); see ebbtide drain --list",
-                words(&reason)
+                words(&json!(reason))
             ),
             Self::NoReport => format!(
                 "no agent of {node} has reported within {notice} and {} more: would it see a \

@@ -9,6 +9,7 @@ use anyhow::Context;
 use ebbtide_core::ids::ReplicaId;
 use ebbtide_queue::client::{Hint, QueueError, WorkQueue};
 use ebbtide_queue::control::{ClosingReport, ControlView, DrainRecord, DrainState};
+use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::standing::held;
@@ -103,7 +104,11 @@ pub async fn wait_until_over(queue: &WorkQueue, followed: &Followed) -> anyhow::
                 Standing::Running { state, held, left } if told != Some((state, held)) => {
                     told = Some((state, held));
                     let (held, left) = (counted(held, "unit"), span(left));
-                    eprintln!("{}: {}, {held} held, {left} left", followed.replica, words(&state));
+                    eprintln!(
+                        "{}: {}, {held} held, {left} left",
+                        followed.replica,
+                        words(&json!(state))
+                    );
                 }
                 Standing::Running { .. } => {}
             }

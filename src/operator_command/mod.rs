@@ -11,22 +11,13 @@ mod node;
 mod report;
 mod standing;
 
-use serde::Serialize;
 use serde_json::Value;
 
 use crate::place::Answer;
 
-/// The wire's word for a state or a reason.
-fn word(of: &impl Serialize) -> String {
-    match serde_json::to_value(of) {
-        Ok(Value::String(word)) => word,
-        _ => "unknown".to_owned(),
-    }
-}
-
-/// The same for people.
-fn words(of: &impl Serialize) -> String {
-    word(of).replace('_', " ")
+/// A state or a reason for people, from the wire's word for it.
+fn words(of: &Value) -> String {
+    of.as_str().unwrap_or("unknown").replace('_', " ")
 }
 
 /// An answer that nothing was done, and why.

@@ -9,7 +9,7 @@ use ebbtide_queue::control::{ClosingReport, ControlView, DrainOutcome, REPORTS_K
 use serde_json::{Value, json};
 
 use super::node::find_node;
-use super::{word, words};
+use super::words;
 use crate::place::Answer;
 use crate::table::Table;
 use crate::words::{counted, span, thousands};
@@ -71,7 +71,7 @@ fn table(reports: &[ClosingReport], now: UnixMillis) -> Table {
             Box::new(|r| r.replica.to_string()),
         ),
         ("WHY", always, Box::new(why)),
-        ("OUTCOME", always, Box::new(|r| words(&r.outcome))),
+        ("OUTCOME", always, Box::new(|r| words(&json!(r.outcome)))),
         (">LEAD", always, Box::new(|r| time(r.lead_ms))),
         (">HELD", always, Box::new(|r| thousands(r.units_held))),
         (">DONE", always, Box::new(|r| thousands(r.units_finished))),
@@ -98,7 +98,7 @@ fn table(reports: &[ClosingReport], now: UnixMillis) -> Table {
 /// The notice behind a drain, or else its reason.
 fn why(report: &ClosingReport) -> String {
     let kind = report.kind.as_ref().map(|kind| kind.replace('_', " "));
-    kind.unwrap_or_else(|| words(&report.reason))
+    kind.unwrap_or_else(|| words(&json!(report.reason)))
 }
 
 fn cost(report: &ClosingReport) -> String {
@@ -158,7 +158,7 @@ pub fn to_lines(report: &ClosingReport) -> Vec<String> {
         format!(
             "{} given, {last}, {} after {}",
             time(report.lead_ms),
-            words(&report.outcome),
+            words(&json!(report.outcome)),
             time(report.duration_ms)
         ),
     );
@@ -172,9 +172,9 @@ pub fn to_json(report: &ClosingReport) -> Value {
         "requestId": report.request_id,
         "replica": report.replica,
         "node": report.node,
-        "reason": word(&report.reason),
+        "reason": report.reason,
         "kind": report.kind,
-        "outcome": word(&report.outcome),
+        "outcome": report.outcome,
         "begunAtMs": report.begun_at,
         "writtenAtMs": report.at,
         "leadMs": report.lead_ms,

@@ -5,7 +5,7 @@ use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::control::{ControlView, DrainRecord, DrainState};
 use serde_json::{Value, json};
 
-use super::{word, words};
+use super::words;
 use crate::place::Answer;
 use crate::table::Table;
 use crate::words::{span, thousands};
@@ -29,8 +29,8 @@ fn tell(view: &ControlView) -> Answer {
         table.row([
             drain.replica.to_string(),
             whole,
-            words(&drain.reason),
-            words(&drain.state),
+            words(&json!(drain.reason)),
+            words(&json!(drain.state)),
             thousands(held(view, &drain.replica)),
             deadline_words(drain, view),
             format!("{} ago", span(view.now.since(drain.requested_at))),
@@ -64,8 +64,8 @@ pub fn to_json(drain: &DrainRecord, view: &ControlView) -> Value {
     json!({
         "replica": drain.replica,
         "requestId": drain.request_id,
-        "reason": word(&drain.reason),
-        "state": word(&drain.state),
+        "reason": drain.reason,
+        "state": drain.state,
         "lost": drain.lost.0,
         "unitsHeld": held(view, &drain.replica),
         "deadlineMs": drain.deadline,
