@@ -91,7 +91,7 @@ async fn ask(
 ) -> anyhow::Result<Answer> {
     let view = queue.view().await?;
     let record = find_node(&view, node)?;
-    if let Some(why) = view.active_drain(&record.replica).and_then(|drain| why_not_ask(drain)) {
+    if let Some(why) = view.active_drain(&record.replica).and_then(why_not_ask) {
         return Ok(refusal(format!("nothing was done: {why}")));
     }
     let request = DrainRequest {

@@ -30,7 +30,7 @@ async fn unknown_node_is_answered_with_those_that_are_known() {
     let said = run.command(&["drain", "--report", "elsewhere"]).await;
     assert_eq!(said.code, 2, "a node without reports is known, or a slip");
     assert!(said.err.contains("known: node-1.internal, node-2.internal"), "{}", said.err);
-    assert_eq!(run.queue.view().await.unwrap().drains, [], "nothing was written");
+    assert!(run.queue.view().await.unwrap().drains.is_empty(), "nothing was written");
 }
 
 #[tokio::test]
@@ -163,7 +163,7 @@ async fn hold_lasts_until_it_is_released_or_its_time_is_over() {
     assert_eq!((code, &released["released"]), (0, &json!(false)), "its time was over");
     assert_eq!(released["holds"][0]["role"], "rollout", "what still lasts is told");
     assert_eq!(run.json(&["hold", "rollout", "--release"]).await.1["released"], true);
-    assert_eq!(run.queue.view().await.unwrap().holds, []);
+    assert!(run.queue.view().await.unwrap().holds.is_empty());
 }
 
 #[tokio::test]
@@ -188,7 +188,7 @@ async fn wrong_usage_is_refused_before_anything_is_asked() {
         let said = run.command(arguments).await;
         assert_eq!((said.code, said.out.as_str()), (2, ""), "{arguments:?}");
     }
-    assert_eq!(run.queue.view().await.unwrap().drains, []);
+    assert!(run.queue.view().await.unwrap().drains.is_empty());
     for command in ["drain", "drill", "hold"] {
         let said = run.command(&[command, "--help"]).await;
         assert!(said.out.contains("Examples:\n  ebbtide"), "{}", said.out);
@@ -201,8 +201,15 @@ async fn redis_that_is_away_is_told_within_seconds() {
     let mut redis = require!(Redis::start().await);
     let mut run = Run::begin(&redis, "away").await;
     run.put_node("n1", "n1").await;
-    let waits = Program::options("ebbtide-drain", EBBTIDE)
-        .arguments(["drain", "n1", "--wait", "--redis", &run.url, "--run", &run.name]);
+    let waits = Program::options("ebbtide-drain", EBBTIDE).arguments([
+        "drain",
+        "n1",
+        "--wait",
+        "--redis",
+        run.url.as_str(),
+        "--run",
+        run.name.as_str(),
+    ]);
     let mut waits = waits.start().unwrap();
     waits.logged("n1: requested, 3 units held", EVENT_LIMIT).await.expect("follows");
     redis.pause().unwrap();
