@@ -16,6 +16,7 @@ use ebbtide_core::policy::FleetPolicy;
 use ebbtide_queue::control::NodeRole;
 
 use crate::agent_terms;
+use crate::place::RedisArgs;
 use crate::setup::{self, LogFormat};
 
 /// Where the kernel tells which boot this is.
@@ -40,14 +41,8 @@ pub struct AgentArgs {
     /// The run; must be the policy's. A guard against the wrong file
     #[arg(long, env = "EBBTIDE_RUN")]
     run: Option<RunId>,
-    /// The work queue
-    #[arg(
-        long,
-        env = "EBBTIDE_REDIS",
-        value_name = "URL",
-        default_value = "redis://127.0.0.1:6379"
-    )]
-    redis: String,
+    #[command(flatten)]
+    redis: RedisArgs,
     /// This node, as Kubernetes calls it
     #[arg(long, env = "NODE_NAME")]
     node: NodeName,
@@ -144,7 +139,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         webhook: webhook(&args)?,
         marks,
         pods,
-        ..Outside::new(QueueAccess::redis(setup::redis_options(&args.redis, &policy)))
+        ..Outside::new(QueueAccess::redis(setup::redis_options(&args.redis.url, &policy)))
     };
     ebbtide_agent::run(config, outside, setup::stop_on_signal()?).await?;
     Ok(ExitCode::SUCCESS)

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    agent_command, bench_command, controller_command, demo, engine_emulator, policy_command,
-    queue_command, setup,
+    agent_command, bench_command, controller_command, demo, engine_emulator, operator_command,
+    policy_command, queue_command, setup,
 };
 
 /// It ran, and the answer is bad.
@@ -30,6 +30,12 @@ enum Command {
     Agent(agent_command::AgentArgs),
     /// Run the controller: size the worker groups against queue and buffer.
     Controller(controller_command::ControllerArgs),
+    /// Empty a node: its work goes back with its tokens; list drains, show what they came to.
+    Drain(operator_command::drain::DrainArgs),
+    /// Rehearse a Spot notice on a node in service, and judge whether it makes it.
+    Drill(operator_command::drill::DrillArgs),
+    /// Keep the controller from changing a worker group for a time.
+    Hold(operator_command::hold::HoldArgs),
     /// Look into a run's work queue and buffer, check them, mend them.
     Queue(queue_command::QueueArgs),
     /// Measure what a Redis can do for the work queue, and how many shards a fleet needs.
@@ -49,6 +55,9 @@ impl Cli {
             Command::Demo(args) => setup::run_async(demo::run(args)),
             Command::Agent(args) => setup::run_async(agent_command::run(args)),
             Command::Controller(args) => setup::run_async(controller_command::run(args)),
+            Command::Drain(args) => setup::run_async(operator_command::drain::run(args)),
+            Command::Drill(args) => setup::run_async(operator_command::drill::run(args)),
+            Command::Hold(args) => setup::run_async(operator_command::hold::run(args)),
             Command::Queue(args) => setup::run_async(queue_command::run(args)),
             Command::Bench(args) => bench_command::run(args),
             Command::EngineEmulator(args) => setup::run_async(async {

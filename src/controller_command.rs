@@ -20,6 +20,7 @@ use ebbtide_controller::status::ControllerStatus;
 use ebbtide_core::policy::FleetPolicy;
 use ebbtide_queue::client::wall_clock_now;
 
+use crate::place::RedisArgs;
 use crate::setup::{self, LogFormat};
 
 const EXAMPLE: &str = "\
@@ -38,14 +39,8 @@ pub struct ControllerArgs {
     /// The fleet policy; read again when the file changes
     #[arg(long, env = "EBBTIDE_POLICY", value_name = "FILE")]
     policy: PathBuf,
-    /// The work queue
-    #[arg(
-        long,
-        env = "EBBTIDE_REDIS",
-        value_name = "URL",
-        default_value = "redis://127.0.0.1:6379"
-    )]
-    redis: String,
+    #[command(flatten)]
+    redis: RedisArgs,
     /// Where to serve /healthz, /readyz, /metrics and /status
     #[arg(long, env = "EBBTIDE_LISTEN", default_value = "0.0.0.0:9465")]
     listen: SocketAddr,
@@ -83,7 +78,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
     let cluster = if args.no_kubernetes { None } else { Some(setup::kube_client().await?) };
     let aws = aws::load_config(AwsSettings::default()).await;
     let outside = Outside {
-        queue: QueueSource::Redis(setup::redis_options(&args.redis, &policy)),
+        queue: QueueSource::Redis(setup::redis_options(&args.redis.url, &policy)),
         capacity: Arc::new(AsgCapacity::new(&aws, metrics.api_calls.clone())),
         events: event_parts(&args, &aws, cluster.clone(), &metrics),
         leader: leader_lease(&args, &policy, cluster),

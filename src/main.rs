@@ -7,9 +7,12 @@ mod cli;
 mod controller_command;
 mod demo;
 mod engine_emulator;
+mod operator_command;
+mod place;
 mod policy_command;
 mod queue_command;
 mod setup;
+mod table;
 mod words;
 
 use std::process::ExitCode;

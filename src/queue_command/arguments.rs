@@ -1,8 +1,10 @@
 //! What `ebbtide queue` is told.
 
 use clap::{Args, Subcommand, ValueEnum};
-use ebbtide_core::ids::{GroupId, RunId, UnitId};
+use ebbtide_core::ids::{GroupId, UnitId};
 use ebbtide_queue::command::Stage;
+
+use crate::place::Place;
 
 /// Most units that `peek` shows.
 const PEEK_LIMIT: u64 = 1000;
@@ -135,33 +137,6 @@ pub struct Choice {
     /// All that there are
     #[arg(long)]
     pub all: bool,
-}
-
-/// Which run, and how to answer.
-#[derive(Debug, Args)]
-pub struct Place {
-    /// The work queue
-    #[arg(
-        long,
-        env = "EBBTIDE_REDIS",
-        value_name = "URL",
-        default_value = "redis://127.0.0.1:6379",
-        hide_env_values = true
-    )]
-    pub redis: String,
-    /// The run: `metadata.name` of its fleet policy
-    #[arg(long, env = "EBBTIDE_RUN", value_name = "NAME")]
-    pub run: RunId,
-    /// How to answer
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
-}
-
-/// For whom the output is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    Text,
-    Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

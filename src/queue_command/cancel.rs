@@ -4,7 +4,7 @@ use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::status::ShardStatus;
 use serde_json::json;
 
-use super::Answer;
+use crate::place::Answer;
 use crate::words::counted;
 
 /// Ends the groups, when `is_confirmed`.

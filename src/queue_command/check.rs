@@ -3,9 +3,9 @@
 use ebbtide_queue::client::WorkQueue;
 use serde_json::{Value, json};
 
-use super::Answer;
 use super::examine::{self, Examination, Problem, Problems};
-use super::table::Table;
+use crate::place::Answer;
+use crate::table::Table;
 use crate::words::{counted, flow};
 
 /// Rounds of mending: a later one meets what only shows once an earlier one has mended the rest.

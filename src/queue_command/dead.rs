@@ -9,8 +9,9 @@ use ebbtide_queue::reply::{Failure, WriteReply};
 use serde_json::{Value, json};
 
 use super::arguments::Choice;
-use super::table::Table;
-use super::{Answer, failures};
+use super::failures;
+use crate::place::Answer;
+use crate::table::Table;
 use crate::words::counted;
 
 /// All records that could be read.

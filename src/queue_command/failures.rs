@@ -7,7 +7,7 @@ use ebbtide_queue::state::SlotState;
 use serde_json::{Value, json};
 
 use super::life;
-use super::table::Table;
+use crate::table::Table;
 use crate::words::{counted, flow, span, thousands};
 
 /// Records read in one call.

@@ -7,7 +7,7 @@ use ebbtide_core::staleness::lag;
 use ebbtide_queue::state::{SlotState, UnitSnapshot};
 use serde_json::{Value, json};
 
-use super::table::Table;
+use crate::table::Table;
 
 /// Columns of the histogram; what lags more is in the last one.
 const COLUMNS: u64 = 10;

@@ -19,35 +19,17 @@ mod status;
 mod status_json;
 mod status_view;
 mod sums;
-mod table;
 mod tokens;
 mod trace;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 pub use arguments::QueueArgs;
-use arguments::{DeadCommand, Output, QueueCommand};
-use ebbtide_core::ids::RunId;
-use ebbtide_core::policy::Durability;
+use arguments::{DeadCommand, QueueCommand};
 use ebbtide_queue::client::WorkQueue;
-use ebbtide_queue::redis::{RedisOptions, RedisPort};
-use serde_json::Value;
 
-use crate::cli::EXIT_BAD;
+use crate::place::Answer;
 use crate::setup::{self, LogFormat};
-
-/// What a subcommand has to say.
-#[derive(Debug)]
-struct Answer {
-    /// Whether all is as it should be.
-    is_good: bool,
-    /// For people, without a line break at the end.
-    text: String,
-    /// For machines.
-    json: Value,
-}
 
 /// Runs `ebbtide queue`.
 ///
@@ -58,25 +40,8 @@ pub async fn run(args: QueueArgs) -> anyhow::Result<ExitCode> {
     setup::start_logging(LogFormat::Text, "off");
     let place = args.command.place();
     let output = place.output;
-    let queue = connect(&place.redis, &place.run).await?;
-    let answer = args.command.carry_out(&queue).await?;
-    let text = match output {
-        Output::Text => answer.text,
-        Output::Json => format!("{:#}", answer.json),
-    };
-    // A reader that has gone away, as in `| head`, changes nothing.
-    let _ = writeln!(io::stdout(), "{text}");
-    Ok(if answer.is_good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BAD) })
-}
-
-async fn connect(url: &str, run: &RunId) -> anyhow::Result<WorkQueue> {
-    let options = RedisOptions {
-        url: url.to_owned(),
-        run: run.clone(),
-        layout: None,
-        durability: Durability::Fast,
-    };
-    Ok(WorkQueue::new(Arc::new(RedisPort::connect(options).await?)))
+    let queue = place.connect().await?;
+    Ok(args.command.carry_out(&queue).await?.tell(output))
 }
 
 impl QueueCommand {

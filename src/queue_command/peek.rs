@@ -13,8 +13,8 @@ use ebbtide_queue::state::UnitSnapshot;
 use futures::StreamExt;
 use serde_json::{Value, json};
 
-use super::Answer;
-use super::table::Table;
+use crate::place::Answer;
+use crate::table::Table;
 use crate::words::{span, thousands};
 
 /// Groups that are read at a time, for their priority.

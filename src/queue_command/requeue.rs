@@ -5,8 +5,8 @@ use ebbtide_queue::client::{QueueError, WorkQueue};
 use ebbtide_queue::reply::WriteReply;
 use serde_json::json;
 
-use super::Answer;
-use super::table::Table;
+use crate::place::Answer;
+use crate::table::Table;
 
 /// Takes each unit; bad when one is unknown or was not answered.
 pub async fn requeue(queue: &WorkQueue, units: &[UnitId]) -> Answer {

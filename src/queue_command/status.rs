@@ -7,9 +7,9 @@ use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::command::Stage;
 use ebbtide_queue::status::ShardStatus;
 
-use super::Answer;
 use super::lag::Lags;
 use super::status_view::StatusView;
+use crate::place::Answer;
 
 /// Reads and tells; bad when a part does not answer. The lag needs every unit to be read.
 pub async fn look(queue: &WorkQueue, run: &RunId, with_lag: bool) -> Answer {
@@ -51,6 +51,8 @@ async fn read(queue: &WorkQueue, run: &RunId, with_lag: bool) -> StatusView {
             .map(|t| control.now.since(t.heartbeat))
             .unwrap_or_default(),
         trainer: control.trainer,
+        holds: control.holds,
+        control_now: control.now,
         lags: with_lag.then(|| Lags::of(&units, current)),
         status,
     }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::lag::Lags;
 use super::status_view::{StatusView, phase_word};
+use crate::operator_command::hold;
 
 impl StatusView {
     /// For machines.
@@ -31,6 +32,8 @@ impl StatusView {
                 "unread": shards(&self.unread),
             },
             "controlError": self.control_error,
+            "holds": self.holds.iter()
+                .map(|held| hold::to_json(held, self.control_now)).collect::<Vec<_>>(),
             "stages": {
                 "generate": { "ready": status.ready, "inFlight": status.leased },
                 "reward": { "ready": status.reward_ready, "inFlight": status.reward_leased },

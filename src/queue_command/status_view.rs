@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ebbtide_core::observation::TrainerPhase;
-use ebbtide_queue::control::TrainerRecord;
+use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::control::{HoldRecord, TrainerRecord};
 use ebbtide_queue::status::ShardStatus;
 
 use super::lag::Lags;
+use crate::operator_command::hold;
 use crate::words::{counted, flow, span, thousands};
 
 /// Characters before the text of a line.
@@ -30,6 +32,10 @@ pub struct StatusView {
     pub control_error: Option<String>,
     pub status: ShardStatus,
     pub has_reward_stage: bool,
+    /// Holds that last, at `control_now`.
+    pub holds: Vec<HoldRecord>,
+    /// The store's clock when the control keys were read.
+    pub control_now: UnixMillis,
     pub trainer: Option<TrainerRecord>,
     /// Since the trainer's last word.
     pub trainer_silence: Duration,
@@ -79,6 +85,7 @@ impl StatusView {
         if let Some(error) = &self.control_error {
             lines.push(format!("the control keys cannot be read: {error}"));
         }
+        lines.extend(self.holds.iter().map(|held| hold::to_words(held, self.control_now)));
         if answered > 0 {
             lines.push(String::new());
             for (title, texts) in self.sections() {

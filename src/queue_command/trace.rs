@@ -10,7 +10,8 @@ use ebbtide_queue::state::{GroupTrace, SlotState, UnitSnapshot, UnitTrace};
 use serde_json::{Value, json};
 
 use super::arguments::Subject;
-use super::{Answer, failures, life};
+use super::{failures, life};
+use crate::place::Answer;
 use crate::words::{counted, span, thousands};
 
 /// What was found out.

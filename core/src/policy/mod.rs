@@ -36,6 +36,7 @@ use std::ops::Deref;
 pub use self::drain::{BlockedEviction, DrainPolicy, RebalanceAction, UnknownInstances};
 pub use self::goal::{Budget, Mode, UpdateDeadline};
 pub use self::located::Position;
+pub use self::near::nearest;
 pub use self::pool::{
     AutoScalingGroupName, InstanceType, Market, NameError, Pool, PoolName, Provider, Zone,
 };

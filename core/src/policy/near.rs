@@ -7,7 +7,7 @@ const NAME_LIMIT_BYTES: usize = 48;
 ///
 /// Case and separators do not count, so `max_lag` finds `maxLag`. Otherwise one edit in three
 /// letters may differ (Damerau-Levenshtein, adjacent swaps count as one).
-pub(super) fn nearest<'known>(text: &str, known: &[&'known str]) -> Option<&'known str> {
+pub fn nearest<'known>(text: &str, known: &[&'known str]) -> Option<&'known str> {
     if text.is_empty() || text.len() > NAME_LIMIT_BYTES {
         return None;
     }

@@ -1,0 +1,6 @@
+//! `ebbtide drain`, `drill` and `hold` as an operator uses them, against a real Redis and, where
+//! somebody has to answer, the real agent.
+
+mod agents;
+mod asking;
+mod world;
