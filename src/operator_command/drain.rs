@@ -339,7 +339,8 @@ mod tests {
         assert_eq!(
             asked.to_lines(),
             [
-                "n1 drains already (notice, draining), deadline in 10 min; n1 is part of that drain",
+                "n1 drains already (notice, draining), deadline in 10 min; n1 is part of that \
+                 drain",
                 "it ends when its own cause does; look again then",
             ]
         );

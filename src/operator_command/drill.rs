@@ -205,7 +205,8 @@ impl Verdict {
                 span(by)
             ),
             Self::LeftBehind(units) => format!(
-                "{node} does NOT make it within a notice of {notice}: {} still held at the deadline",
+                "{node} does NOT make it within a notice of {notice}: {} still held at the \
+                 deadline",
                 counted(units, "unit")
             ),
             Self::TakenBack => format!("the rehearsal of {node} was taken back before its end"),

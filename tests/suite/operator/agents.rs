@@ -121,7 +121,7 @@ async fn rehearsed_node_is_judged_and_returns_to_work_by_itself() {
     let redis = require!(Redis::start().await);
     let world = World::start(&redis, require!(Aemm::start(&QUIET).await)).await;
     let run = &world.run;
-    let aborted = world.engine.counts().finished_abort;
+    let aborted = world.engine.handle().counts().finished_abort;
     let (code, drill) = run.json(&["drill", "n1", "--notice", "60s"]).await;
     assert_eq!((code, &drill["ok"]), (0, &json!(true)), "{drill:#}");
     assert_eq!((&drill["noticeMs"], &drill["reserveMs"]), (&json!(60_000), &json!(10_000)));
@@ -130,7 +130,10 @@ async fn rehearsed_node_is_judged_and_returns_to_work_by_itself() {
     assert_eq!((&report["reason"], &report["kind"]), (&json!("drill"), &json!(null)));
     let last = report["lastHandBackMs"].as_u64().unwrap();
     assert_eq!(drill["spareMs"].as_u64().unwrap(), 50_000 - last);
-    assert!(world.engine.counts().finished_abort >= aborted + 4, "the engine really let go");
+    assert!(
+        world.engine.handle().counts().finished_abort >= aborted + 4,
+        "the engine really let go"
+    );
     world.works().await;
     let view = run.queue.view().await.unwrap();
     assert_eq!(view.drains[0].state, DrainState::Cancelled);
