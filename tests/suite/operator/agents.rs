@@ -18,7 +18,7 @@ spec:
   trainer: {groupsPerStep: 2, groupSize: 4}
   rollout: {maxReplicas: 4, pools: [local], concurrencyPerReplica: 16}
   pools:
-    - {name: local, provider: local, market: on_demand, maxNodes: 4, dollarsPerNodeHour: 36}
+    - {name: local, provider: local, market: onDemand, maxNodes: 4, dollarsPerNodeHour: 36}
 ";
 
 /// No notice, for as long as a test lasts.
@@ -49,7 +49,7 @@ impl World {
         publish_version(&run.queue, 1).await;
         run.queue.enqueue(group(0, 4, 1000)).await.expect("enqueued");
         let (engine_url, imds_url) = (engine.base_url(), imds.base_url());
-        let (agent, _) = AgentProgram {
+        let (mut agent, health) = AgentProgram {
             run: "operated",
             node: "n1",
             redis: &run.url,
@@ -59,6 +59,7 @@ impl World {
             kubeconfig: None,
         }
         .start();
+        agent.ready(&format!("{health}/readyz"), EVENT_LIMIT).await.expect("ready");
         let world = Self { run, engine, _imds: imds, _folder: folder, _agent: agent };
         world.works().await;
         world
