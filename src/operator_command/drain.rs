@@ -204,7 +204,7 @@ fn conclude(node: &NodeName, end: End, report: Option<&ClosingReport>) -> (bool,
             (false, format!("{node} is drained, but held something when its deadline passed"))
         }
         (End::Drained, _) | (End::Gone, Some(DrainOutcome::Drained)) => {
-            (true, format!("{node} is drained and stays so: ebbtide drain {node} --cancel"))
+            (true, format!("{node} is drained until ebbtide drain {node} --cancel"))
         }
         (End::Cancelled, _) => (false, format!("the drain of {node} was taken back")),
         (End::Overdue, _) => (

@@ -94,7 +94,7 @@ async fn drained_node_reports_what_it_came_to_and_works_again_when_it_is_taken_b
     let said = run.command(&["drain", "n1", "--deadline", "60s", "--wait"]).await;
     assert_eq!(said.code, 0, "{}{}", said.out, said.err);
     assert!(said.err.contains("drain of n1 asked for, 4 units held, deadline in"), "{}", said.err);
-    assert!(said.out.starts_with("n1 is drained and stays so"), "{}", said.out);
+    assert!(said.out.starts_with("n1 is drained until ebbtide drain n1 --cancel"), "{}", said.out);
     assert!(said.out.contains("4 held: 0 finished, 4 handed back"), "{}", said.out);
     let units = run.queue.scan().await.unwrap();
     assert!(units.iter().all(|unit| !unit.state.is_leased() && unit.hand_backs == 1));
