@@ -8,9 +8,12 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Args;
 use ebbtide_agent::engine::{Engine, VllmEngine};
+use ebbtide_agent::kubernetes::{KubePods, NoPods, NodePods};
 use ebbtide_agent::marks::{KubeMarks, NoMarks, NodeMarks};
-use ebbtide_agent::{AgentConfig, ImdsClient, Outside, QueueAccess, agent_holder};
+use ebbtide_agent::{AgentConfig, ImdsClient, Outside, QueueAccess, Webhook, agent_holder};
 use ebbtide_core::ids::{NodeName, ReplicaId, RunId};
+use ebbtide_core::policy::FleetPolicy;
+use ebbtide_queue::control::NodeRole;
 
 use crate::agent_terms;
 use crate::place::RedisArgs;
@@ -25,7 +28,8 @@ Example:
     --redis redis://10.0.0.5:6379 --engine http://127.0.0.1:8000
 
 On a notice the agent stops leasing, lets finish what can, hands everything else back with its
-tokens, and cordons and taints its node. SIGTERM hands everything back and marks nothing.";
+tokens, cordons and taints its node, and evicts its pods, those that hold work last. SIGTERM hands
+everything back, marks nothing and evicts nothing.";
 
 /// What `ebbtide agent` is told; each flag has a variable beside it.
 #[derive(Debug, Args)]
@@ -54,6 +58,9 @@ pub struct AgentArgs {
     /// Where to serve /healthz, /readyz, /drained and /metrics
     #[arg(long, env = "EBBTIDE_LISTEN", default_value = "0.0.0.0:9464")]
     listen: SocketAddr,
+    /// A unix socket for custom workers: environments, tools, scorers [default: none]
+    #[arg(long, env = "EBBTIDE_SOCKET", value_name = "PATH")]
+    socket: Option<PathBuf>,
     /// The instance metadata service
     #[arg(
         long,
@@ -62,12 +69,34 @@ pub struct AgentArgs {
         default_value = "http://169.254.169.254"
     )]
     imds: String,
-    /// Run without Kubernetes: no cordon, taint or events
+    /// Tell this URL about every notice, as a JSON text, or as --webhook-template says
+    #[arg(long, env = "EBBTIDE_WEBHOOK", value_name = "URL", hide_env_values = true)]
+    webhook: Option<String>,
+    /// A file of headers for the webhook, one `NAME: VALUE` a line
+    #[arg(long, env = "EBBTIDE_WEBHOOK_HEADERS", value_name = "FILE", requires = "webhook")]
+    webhook_headers: Option<PathBuf>,
+    /// A file with the webhook's body, a Jinja template: node, run, replica, reason, units,
+    /// remaining_seconds, instance_id, instance_type, zone
+    #[arg(long, env = "EBBTIDE_WEBHOOK_TEMPLATE", value_name = "FILE", requires = "webhook")]
+    webhook_template: Option<PathBuf>,
+    /// What this node is for
+    #[arg(long, env = "EBBTIDE_ROLE", default_value = "rollout")]
+    role: Role,
+    /// Run without Kubernetes: no cordon, taint, condition, events or evictions
     #[arg(long)]
     no_kubernetes: bool,
     /// How log lines look
     #[arg(long, env = "EBBTIDE_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
+}
+
+/// What a node is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Role {
+    /// It generates
+    Rollout,
+    /// It runs the trainer: a notice asks for a checkpoint first
+    Trainer,
 }
 
 /// Runs the agent until SIGTERM or Ctrl-C.
@@ -91,28 +120,54 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     let engines = args.engines.len().max(1);
     config.concurrency_per_engine = config.concurrency_per_engine.div_ceil(engines);
     config.listen = Some(args.listen);
-    if let Some(replica) = args.replica {
+    config.socket = args.socket.clone();
+    if let Some(replica) = args.replica.clone() {
         config = config.with_replica(replica);
         config.leads_replica |= args.leads_replica;
     }
+    config.role = match args.role {
+        Role::Rollout => NodeRole::Rollout,
+        Role::Trainer => NodeRole::Trainer,
+    };
     let engine = |url: &String| -> anyhow::Result<Arc<dyn Engine>> {
         Ok(Arc::new(VllmEngine::new(url).with_context(|| format!("--engine {url}"))?))
     };
+    let (marks, pods) = kubernetes(args.no_kubernetes, &policy).await?;
     let outside = Outside {
         imds: Some(ImdsClient::new(&args.imds).with_context(|| format!("--imds {}", args.imds))?),
         engines: args.engines.iter().map(engine).collect::<anyhow::Result<_>>()?,
-        marks: node_marks(args.no_kubernetes).await?,
+        webhook: webhook(&args)?,
+        marks,
+        pods,
         ..Outside::new(QueueAccess::redis(setup::redis_options(&args.redis.url, &policy)))
     };
     ebbtide_agent::run(config, outside, setup::stop_on_signal()?).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn node_marks(no_kubernetes: bool) -> anyhow::Result<Arc<dyn NodeMarks>> {
-    if no_kubernetes {
-        return Ok(Arc::new(NoMarks));
+async fn kubernetes(
+    is_off: bool,
+    policy: &FleetPolicy,
+) -> anyhow::Result<(Arc<dyn NodeMarks>, Arc<dyn NodePods>)> {
+    if is_off {
+        return Ok((Arc::new(NoMarks), Arc::new(NoPods)));
     }
-    Ok(Arc::new(KubeMarks::new(setup::kube_client().await?)))
+    let client = setup::kube_client().await?;
+    let extra_taint = policy.drain.extra_taint.clone();
+    let marks = KubeMarks::new(client.clone()).with_extra_taint(extra_taint);
+    Ok((Arc::new(marks), Arc::new(KubePods::new(client))))
+}
+
+fn webhook(args: &AgentArgs) -> anyhow::Result<Option<Webhook>> {
+    let Some(url) = &args.webhook else { return Ok(None) };
+    let read = |file: &PathBuf| {
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+    };
+    let headers = args.webhook_headers.as_ref().map(read).transpose()?.unwrap_or_default();
+    let headers: Vec<String> =
+        headers.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect();
+    let template = args.webhook_template.as_ref().map(read).transpose()?;
+    Ok(Some(Webhook::new(url, &headers, template)?))
 }
 
 /// The boot id without its dashes' risk: it is a plain name already.

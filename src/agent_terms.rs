@@ -23,6 +23,9 @@ pub fn apply(policy: &FleetPolicy, config: &mut AgentConfig) {
         rebalance_ttl: policy.drain.rebalance_ttl,
         maintenance_lead: policy.drain.maintenance_lead,
         leave_degraded: policy.drain.leave_degraded,
+        grace: policy.drain.grace,
+        evict: policy.drain.evict,
+        on_blocked_eviction: policy.drain.on_blocked_eviction,
     };
     let price = |pool: &Pool| {
         Some(NodePrice {

@@ -124,8 +124,12 @@ pub fn shard_settings(queue: &QueuePolicy) -> ShardSettings {
 /// # Errors
 /// There is no configuration.
 pub async fn kube_client() -> anyhow::Result<kube::Client> {
-    kube::Client::try_default().await.context(
+    let mut config = kube::Config::infer().await.context(
         "no Kubernetes configuration: run inside a cluster, set KUBECONFIG, or pass \
          --no-kubernetes",
-    )
+    )?;
+    // Whoever calls decides what a refusal means: a client that repeats a call by itself, for
+    // minutes, hides from an eviction that a disruption budget does not allow it.
+    config.default_retry = false;
+    Ok(kube::Client::try_from(config)?)
 }

@@ -25,6 +25,7 @@ use crate::gate::{ClosedFor, LeaseGate};
 use crate::hosting::{self, EngineSlot};
 use crate::imds::{self, ImdsClient};
 use crate::interruption::{self, DrainReport, Inputs};
+use crate::kubernetes::{Membership, NoPods, NodePods, NodeSight};
 use crate::ledger::{AgentCounts, Desk};
 use crate::marks::{NoMarks, NodeMarks};
 use crate::meeting;
@@ -32,6 +33,9 @@ use crate::metrics::Metrics;
 use crate::pulse::Pulses;
 use crate::server;
 use crate::shared::{InstanceFacts, NodeStanding, Shared};
+use crate::socket;
+use crate::webhook::Webhook;
+use crate::workers::{self, WorkerDesk, Workers};
 
 /// Sightings that may wait: three sources look at most ten times a second.
 const SIGHTINGS_WAITING: usize = 32;
@@ -46,6 +50,10 @@ pub struct Outside {
     pub engines: Vec<Arc<dyn Engine>>,
     /// Marks on the Kubernetes node.
     pub marks: Arc<dyn NodeMarks>,
+    /// Who else is told about notices.
+    pub webhook: Option<Webhook>,
+    /// The pods of the Kubernetes node, and what others say about it.
+    pub pods: Arc<dyn NodePods>,
     /// The node's wall clock.
     pub wall_clock: fn() -> UnixMillis,
 }
@@ -58,6 +66,8 @@ impl Outside {
             imds: None,
             engines: Vec::new(),
             marks: Arc::new(NoMarks),
+            webhook: None,
+            pods: Arc::new(NoPods),
             wall_clock: wall_clock_now,
         }
     }
@@ -79,6 +89,14 @@ pub enum AgentError {
         /// Why not.
         source: std::io::Error,
     },
+    /// Custom workers cannot be served.
+    #[error("cannot serve custom workers on {}: {problem}", path.display())]
+    Socket {
+        /// Where.
+        path: std::path::PathBuf,
+        /// Why not, and what to do.
+        problem: String,
+    },
     /// Its metrics clash.
     #[error("metrics cannot be registered: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -98,6 +116,7 @@ pub struct Agent {
     shared: Arc<Shared>,
     imds: Option<ImdsClient>,
     marks: Arc<dyn NodeMarks>,
+    pods: Arc<dyn NodePods>,
     connecting: Option<(Connector, Arc<LatePort>)>,
 }
 
@@ -129,7 +148,10 @@ impl Agent {
             queue,
             gate: LeaseGate::default(),
             desk: Desk::default(),
+            workers: WorkerDesk::default(),
+            lease_turn: tokio::sync::Mutex::default(),
             engines: outside.engines.into_iter().enumerate().map(slot).collect(),
+            webhook: outside.webhook.map(Arc::new),
             metrics: Metrics::new(),
             pulses: Pulses::default(),
             wall_clock: outside.wall_clock,
@@ -138,10 +160,12 @@ impl Agent {
             run_version: watch::Sender::new(PolicyVersion::default()),
             queue_answered_at: watch::Sender::new(None),
             queue_trouble: watch::Sender::default(),
+            membership: watch::Sender::default(),
             config,
         };
         shared.gate.close(ClosedFor::KeysUnread);
-        Self { shared: Arc::new(shared), imds: outside.imds, marks: outside.marks, connecting }
+        let Outside { imds, marks, pods, .. } = outside;
+        Self { shared: Arc::new(shared), imds, marks, pods, connecting }
     }
 
     /// A handle to look at this agent.
@@ -160,7 +184,7 @@ impl Agent {
     }
 
     async fn run_loops(self, shutdown: CancellationToken) -> Result<AgentReport, AgentError> {
-        let Self { shared, imds, marks, connecting } = self;
+        let Self { shared, imds, marks, pods, connecting } = self;
         tracing::info!(
             run = %shared.config.run,
             holder = %shared.config.holder,
@@ -170,16 +194,22 @@ impl Agent {
         );
         let _closing = CloseOnDrop(shared.clone());
         let serving = serve(&shared).await?;
+        let serving_workers = socket::serve(&shared).await?;
         let (sightings, sighted) = mpsc::channel(SIGHTINGS_WAITING);
         let (views, viewed) = watch::channel(None);
-        let inputs = Inputs { sightings: sighted, views: viewed, shutdown };
+        let (sights, seen) = watch::channel(NodeSight::default());
+        let inputs = Inputs { sightings: sighted, views: viewed, sights: seen, shutdown };
+        let kubernetes = interruption::Kubernetes { marks, pods: pods.clone() };
         tokio::select! {
-            () = interruption::run(shared.clone(), marks, inputs) => {}
+            () = interruption::run(shared.clone(), kubernetes, inputs) => {}
             () = hosting::host(shared.clone()) => {}
             () = meeting::meet(&shared, views) => {}
             () = watch_imds(&shared, imds, sightings) => {}
+            () = pods.follow(shared.config.node(), &sights) => {}
             () = connect(connecting) => {}
             () = serving => {}
+            () = serving_workers => {}
+            () = workers::tend(&shared) => {}
         }
         meeting::say_goodbye(&shared).await;
         let report = AgentHandle { shared }.report();
@@ -198,6 +228,7 @@ struct CloseOnDrop(Arc<Shared>);
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.desk.ledger().close();
+        self.0.workers.change(Workers::close);
     }
 }
 
@@ -242,12 +273,12 @@ async fn connect(connecting: Option<(Connector, Arc<LatePort>)>) {
 impl AgentHandle {
     /// What the agent did so far. After a kill, `tokens_waiting` is what the kill cost.
     pub fn counts(&self) -> AgentCounts {
-        self.shared.desk.ledger().counts()
+        self.shared.counts()
     }
 
     /// Units that it holds.
     pub fn held(&self) -> usize {
-        self.shared.desk.ledger().held()
+        self.shared.held()
     }
 
     /// How far its node is on its way into or out of service.
@@ -258,6 +289,17 @@ impl AgentHandle {
     /// The strongest notice that counts now.
     pub fn notice(&self) -> Option<NoticeKind> {
         self.shared.standing.borrow().notice.map(|(kind, _)| kind)
+    }
+
+    /// Pods that are still to leave its node, 0 once the evictions have ended; `None` while that
+    /// is not known, or no drain is under way.
+    pub fn pods_left(&self) -> Option<usize> {
+        self.shared.standing.borrow().drain?.pods_left
+    }
+
+    /// The EP group that its node serves, by the labels of the engine pod.
+    pub fn membership(&self) -> Option<Membership> {
+        self.shared.membership.borrow().clone()
     }
 
     /// Whether it may lease work now.
@@ -274,12 +316,14 @@ impl AgentHandle {
     /// it a time limit.
     pub async fn wait_until(&self, is_wanted: impl Fn(&Self) -> bool) {
         let mut changes = self.shared.desk.subscribe();
+        let mut workers = self.shared.workers.subscribe();
         let mut standing = self.shared.standing.subscribe();
         let mut gate = self.shared.gate.subscribe();
         while !is_wanted(self) {
             // The senders live in `self`, so the waits cannot end with an error.
             tokio::select! {
                 _ = changes.changed() => {}
+                _ = workers.changed() => {}
                 _ = standing.changed() => {}
                 () = gate.changed() => {}
             }

@@ -4,11 +4,12 @@
 //! to these; nothing here knows the fleet policy, the environment or a default of theirs.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{Holder, IdError, NodeName, ReplicaId, RunId};
-use ebbtide_core::policy::{Market, RebalanceAction};
+use ebbtide_core::policy::{BlockedEviction, Market, RebalanceAction};
 use ebbtide_queue::command::ProgressLimits;
 use ebbtide_queue::control::NodeRole;
 
@@ -43,6 +44,8 @@ pub struct AgentConfig {
     pub pace: Pace,
     /// Where `/healthz`, `/readyz`, `/metrics` and `/drained` are served; none: not at all.
     pub listen: Option<SocketAddr>,
+    /// The unix socket on which custom workers are served; none: not at all.
+    pub socket: Option<PathBuf>,
 }
 
 impl AgentConfig {
@@ -61,6 +64,7 @@ impl AgentConfig {
             prices: Vec::new(),
             pace: Pace::default(),
             listen: None,
+            socket: None,
         }
     }
 
@@ -130,6 +134,13 @@ pub struct DrainTerms {
     pub maintenance_lead: Duration,
     /// Whether a node with degraded hardware is drained when that is announced. Default false.
     pub leave_degraded: bool,
+    /// All pods go from this long before the deadline on, the engines' too. At most the reserve.
+    /// Default 5 s.
+    pub grace: Duration,
+    /// Whether pods are evicted at all; otherwise the node is only marked. Default: they are.
+    pub evict: bool,
+    /// What becomes of pods that a disruption budget keeps until then. Default: they are deleted.
+    pub on_blocked_eviction: BlockedEviction,
 }
 
 impl Default for DrainTerms {
@@ -142,6 +153,9 @@ impl Default for DrainTerms {
             rebalance_ttl: Duration::from_secs(900),
             maintenance_lead: Duration::from_secs(1800),
             leave_degraded: false,
+            grace: Duration::from_secs(5),
+            evict: true,
+            on_blocked_eviction: BlockedEviction::Delete,
         }
     }
 }

@@ -21,6 +21,18 @@ pub(crate) enum ClosedFor {
     Shutdown,
 }
 
+impl ClosedFor {
+    /// The word that others are told.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::KeysUnread => "starting",
+            Self::Drain => "drain",
+            Self::Rebalance => "rebalance",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     closed_for: BTreeSet<ClosedFor>,
@@ -77,6 +89,11 @@ impl LeaseGate {
         self.state.borrow().closed_for.contains(&reason)
     }
 
+    /// Why the gate is closed; empty when it is open.
+    pub(crate) fn closed_for(&self) -> Vec<ClosedFor> {
+        self.state.borrow().closed_for.iter().copied().collect()
+    }
+
     /// Begins a claim, if the gate is open at this moment.
     pub(crate) fn begin_claim(&self) -> Option<Claim<'_>> {
         let mut is_begun = false;
@@ -103,6 +120,12 @@ impl LeaseGate {
     pub(crate) async fn opened(&self) {
         // The sender lives in `self`, so the wait cannot end with an error.
         let _ = self.state.subscribe().wait_for(|state| state.closed_for.is_empty()).await;
+    }
+
+    /// Waits until the gate is closed.
+    pub(crate) async fn closed(&self) {
+        // The sender lives in `self`, so the wait cannot end with an error.
+        let _ = self.state.subscribe().wait_for(|state| !state.closed_for.is_empty()).await;
     }
 }
 

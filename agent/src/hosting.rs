@@ -26,6 +26,7 @@ use tracing::Instrument;
 
 use engines::Trouble;
 pub(crate) use engines::{Condition, EngineSlot};
+pub(crate) use leases::report as report_settled;
 
 use crate::ledger::{Admission, AdmissionTerms};
 use crate::pulse::Loop;
@@ -109,6 +110,7 @@ async fn claim_work(shared: &Arc<Shared>, streams: &mut JoinSet<()>) -> Claimed 
         if room == 0 {
             continue;
         }
+        let turn = shared.lease_turn.lock().await;
         let Some(claim) = shared.gate.begin_claim() else { break };
         let terms = LeaseTerms {
             stage: Stage::Generate,
@@ -117,6 +119,7 @@ async fn claim_work(shared: &Arc<Shared>, streams: &mut JoinSet<()>) -> Claimed 
             worker_version: version,
         };
         let leased = shared.queue.lease_while(terms, room, || shared.gate.is_open()).await;
+        drop(turn);
         let leased = match leased {
             Ok(leased) => leased,
             Err(error) => {

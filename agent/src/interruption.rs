@@ -9,9 +9,13 @@
 mod checkpoint;
 mod closing;
 mod drain;
+mod evictions;
+mod foreign;
 mod key;
 mod node;
 mod notices;
+mod pods;
+mod upkeep;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +23,9 @@ use std::time::Duration;
 use ebbtide_queue::client::QueueError;
 use ebbtide_queue::command::HandBackCause;
 use ebbtide_queue::control::{ControlView, DrainReason, DrainRecord};
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -30,12 +34,14 @@ pub use drain::DrainReport;
 
 use crate::gate::ClosedFor;
 use crate::imds::Sighting;
+use crate::kubernetes::{NodePods, NodeSight};
 use crate::marks::{MarkError, NodeMarks};
 use crate::pulse::Loop;
 use crate::shared::{DrainStanding, Shared};
 use checkpoint::CheckpointLane;
 use closing::ClosingLane;
 use drain::{RunningDrain, Want};
+use evictions::{Evicted, Evictions};
 use key::DrainKey;
 use node::NodeLane;
 use notices::{News, Notices};
@@ -60,7 +66,14 @@ pub(crate) struct SeenView {
 pub(crate) struct Inputs {
     pub(crate) sightings: mpsc::Receiver<Sighting>,
     pub(crate) views: watch::Receiver<Option<SeenView>>,
+    pub(crate) sights: watch::Receiver<NodeSight>,
     pub(crate) shutdown: CancellationToken,
+}
+
+/// What the Kubernetes lane acts through.
+pub(crate) struct Kubernetes {
+    pub(crate) marks: Arc<dyn NodeMarks>,
+    pub(crate) pods: Arc<dyn NodePods>,
 }
 
 /// Everything that can happen.
@@ -77,8 +90,12 @@ enum Event {
     Due,
     /// The drain key was written, or not.
     KeyWritten(key::Call, Result<Option<DrainRecord>, QueueError>),
+    /// The node or its pods have changed.
+    NodeSeen(NodeSight),
     /// The node was marked or cleared, or not.
-    NodeMarked(Option<&'static str>, Result<(), MarkError>),
+    NodeMarked(node::Part, Option<&'static str>, Result<(), MarkError>),
+    /// A pod was made to leave, or not.
+    Evicted(Evicted),
     /// The trainer was asked for a checkpoint, or not.
     CheckpointAsked(Result<(), QueueError>),
     /// A closing report was kept, or not.
@@ -91,8 +108,8 @@ enum Event {
 type Lanes = FuturesUnordered<BoxFuture<'static, Event>>;
 
 /// Runs until the process may end: everything is handed back, or its time is over.
-pub(crate) async fn run(shared: Arc<Shared>, marks: Arc<dyn NodeMarks>, mut inputs: Inputs) {
-    let mut flow = Flow::new(shared.clone(), marks);
+pub(crate) async fn run(shared: Arc<Shared>, kubernetes: Kubernetes, mut inputs: Inputs) {
+    let mut flow = Flow::new(shared.clone(), kubernetes);
     let mut changes = shared.desk.subscribe();
     loop {
         shared.pulses.beat(Loop::Interruption, Instant::now());
@@ -105,6 +122,9 @@ pub(crate) async fn run(shared: Arc<Shared>, marks: Arc<dyn NodeMarks>, mut inpu
                 Some(view) => Event::Viewed(view),
                 None => continue,
             },
+            Ok(()) = inputs.sights.changed() => {
+                Event::NodeSeen(inputs.sights.borrow_and_update().clone())
+            }
             Some(event) = flow.lanes.next() => event,
             Ok(()) = changes.changed() => Event::HoldingsChanged,
             () = sleep_until(due) => Event::Due,
@@ -124,6 +144,9 @@ struct Flow {
     notices: Notices,
     key: DrainKey,
     node: NodeLane,
+    evictions: Evictions,
+    /// The node and its pods, as last seen.
+    sight: NodeSight,
     drain: Option<RunningDrain>,
     checkpoint: CheckpointLane,
     closing: ClosingLane,
@@ -133,8 +156,12 @@ struct Flow {
 }
 
 impl Flow {
-    fn new(shared: Arc<Shared>, marks: Arc<dyn NodeMarks>) -> Self {
+    fn new(shared: Arc<Shared>, kubernetes: Kubernetes) -> Self {
+        let Kubernetes { marks, pods } = kubernetes;
+        let terms = pods::eviction_terms(&shared);
         Self {
+            evictions: Evictions::new(pods, terms, shared.metrics.evictions.clone()),
+            sight: NodeSight::default(),
             notices: Notices::new(shared.config.drain),
             key: DrainKey::new(&shared.config),
             node: NodeLane::new(marks, shared.config.node().clone()),
@@ -152,8 +179,10 @@ impl Flow {
         match event {
             Event::Sighted(sighting) => {
                 let news = self.notices.see(sighting);
-                self.tell_news(news, sighting);
+                self.tell_news(news, self.notices.lead_of(sighting.source));
             }
+            Event::NodeSeen(sight) => self.see_node(sight, now),
+            Event::Evicted(evicted) => self.evictions.take_answer(evicted, now),
             Event::Viewed(seen) => {
                 self.key.take_view(&seen);
                 self.checkpoint.take_view(&seen);
@@ -163,11 +192,11 @@ impl Flow {
                 self.ending_by = Some(now + (crate::config::SHUTDOWN_LIMIT - EXIT_RESERVE));
             }
             Event::KeyWritten(call, answer) => self.key.take_answer(call, answer, now),
-            Event::NodeMarked(reason, answer) => {
+            Event::NodeMarked(part, reason, answer) => {
                 if answer.is_err() {
                     self.shared.metrics.node_mark_failures.inc();
                 }
-                self.node.take_answer(reason, &answer, now);
+                self.node.take_answer(part, reason, &answer, now);
             }
             Event::CheckpointAsked(answer) => self.checkpoint.take_answer(answer, now),
             Event::ReportKept(answer) => self.closing.take_answer(answer, now),
@@ -177,20 +206,33 @@ impl Flow {
 
     /// Brings everything to where it should be, in this order.
     fn steer(&mut self, now: Instant) {
-        let want = self.wanted(now);
+        let want = self.wanted_after_all(now);
         self.steer_gate(want, now);
         self.steer_drain(want, now);
         self.hand_back(now);
         let goes = self.drain.as_ref().is_some_and(|drain| drain.mark().is_some());
         self.checkpoint.steer(goes, &self.shared, &self.lanes, now);
         self.note_drained(now);
-        self.publish(now);
         self.closing.steer(&self.shared, &self.lanes, now);
         self.key.steer(&self.notices, self.drain.as_ref(), &self.shared, &self.lanes, now);
         if self.ending_by.is_none() {
             let reason = self.drain.as_ref().and_then(|drain| drain.mark());
             self.node.steer(reason, self.key.is_known(), &self.lanes, now);
+            self.steer_evictions(now);
         }
+        self.publish(now);
+    }
+
+    /// As [`Self::wanted`]. When nothing else is wanted any more, engine pods that a drain of ours
+    /// has made to leave count like those of others: they are gone for work all the same.
+    fn wanted_after_all(&mut self, now: Instant) -> Option<Want> {
+        let want = self.wanted(now);
+        if want.is_some() || self.drain.is_none() {
+            return want;
+        }
+        self.evictions.forget();
+        self.judge_sight(now);
+        self.wanted(now)
     }
 
     /// The drain that should be under way: for a notice of this node, or as the key says.
@@ -226,6 +268,11 @@ impl Flow {
             (None, Some(want)) => {
                 let drain = RunningDrain::begin(want, &self.shared, now);
                 self.node.tell(drain.event(), &self.lanes);
+                // A notice of this node was told when it was seen.
+                if want.kind.is_none() && self.key.leads_replica() && !drain.is_rehearsal() {
+                    let remaining = want.deadline.saturating_duration_since(now);
+                    self.call_webhook(drain.reason_word(), Some(remaining));
+                }
                 self.drain = Some(drain);
             }
             (Some(drain), Some(want)) => drain.tighten(want, now),
@@ -246,6 +293,8 @@ impl Flow {
             if self.shared.desk.ledger().leave_all(leave, now) > 0 {
                 self.shared.desk.nudge();
             }
+            let leave = self.shared.leave_workers(cause, now);
+            self.shared.workers.change(|workers| workers.release_all(leave));
         } else if let Some(drain) = &mut self.drain {
             drain.hand_back(&self.shared, now);
         }
@@ -278,10 +327,12 @@ impl Flow {
     fn publish(&self, now: Instant) {
         let notice = self.notices.strongest(now);
         let drain = self.drain.as_ref().map(|drain| DrainStanding {
+            reason: drain.reason(),
             cause: drain.cause(),
             deadline: drain.deadline(),
             is_drained: drain.is_drained(),
             idle_since: drain.idle_since(),
+            pods_left: self.pods_left(drain),
         });
         self.shared.standing.send_if_modified(|standing| {
             let is_new = standing.notice != notice || standing.drain != drain;
@@ -301,24 +352,27 @@ impl Flow {
 
     /// When something has to be looked at, whether or not anything happens.
     fn next_due(&self, now: Instant) -> Instant {
-        let drain = self.drain.as_ref().filter(|_| self.ending_by.is_none());
-        let drain = drain.and_then(RunningDrain::next_due);
-        [drain, self.notices.next_change(now), self.key.next_due(), self.node.next_due()]
+        // What a process that ends does not steer any more must not wake it either.
+        let drain = self.drain.as_ref().and_then(RunningDrain::next_due);
+        let steered = [drain, self.node.next_due(), self.evictions.next_due()];
+        let steered = steered.into_iter().filter(|_| self.ending_by.is_none());
+        [self.notices.next_change(now), self.key.next_due(), self.ending_by]
             .into_iter()
-            .chain([self.closing.next_due(), self.checkpoint.next_due(), self.ending_by])
+            .chain([self.closing.next_due(), self.checkpoint.next_due()])
+            .chain(steered)
             .flatten()
             .fold(now + LOOK_EVERY, Instant::min)
     }
 
-    fn tell_news(&self, news: News, sighting: Sighting) {
+    fn tell_news(&self, news: News, lead: Option<Duration>) {
         match news {
             News::Nothing => {}
             News::Announced(kind) => {
                 self.shared.metrics.notice(kind).inc();
-                let lead = self.notices.lead_of(sighting.source);
                 if let Some(lead) = lead {
                     self.shared.metrics.notice_lead.observe(lead.as_secs_f64());
                 }
+                self.call_webhook(kind.as_str(), lead);
                 let lead_ms = lead.map(|lead| lead.as_millis() as u64);
                 tracing::warn!(kind = kind.as_str(), lead_ms, "interruption notice");
             }
@@ -332,8 +386,25 @@ impl Flow {
     }
 }
 
+impl Flow {
+    /// Tells the operator's webhook, if there is one. Nobody waits for it.
+    fn call_webhook(&self, reason: &'static str, remaining: Option<Duration>) {
+        let Some(webhook) = self.shared.webhook.clone() else { return };
+        let notice = self.shared.webhook_notice(reason, remaining);
+        let shared = self.shared.clone();
+        let call = async move {
+            if let Err(error) = webhook.tell(&notice).await {
+                shared.metrics.webhook_failures.inc();
+                tracing::warn!(%error, reason, "webhook not told");
+            }
+            Event::Told
+        };
+        self.lanes.push(call.boxed());
+    }
+}
+
 /// The word of a reason, in logs and on the node.
-fn word_of(reason: DrainReason) -> &'static str {
+pub(crate) fn word_of(reason: DrainReason) -> &'static str {
     match reason {
         DrainReason::Notice => "notice",
         DrainReason::Rebalance => "rebalance",

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use counts::AgentCounts;
 pub(crate) use desk::Desk;
+pub(crate) use speed::{SpeedMeter, slow_rate};
 pub(crate) use unit::{Admission, AdmissionTerms, StreamJob};
 pub(crate) use writing::Settled;
 
@@ -289,6 +290,16 @@ impl Ledger {
                 }
             })
             .collect()
+    }
+
+    /// Whether an engine's unit is held under this token.
+    pub(crate) fn holds(&self, id: &UnitId, token: FencingToken) -> bool {
+        self.units.get(id).is_some_and(|unit| unit.fencing_token == token)
+    }
+
+    /// Notes the length of a response that finished on this node by other means than its engines.
+    pub(crate) fn note_length(&mut self, length: u32) {
+        self.lengths.record(length);
     }
 
     /// Lengths of the responses that finished here.

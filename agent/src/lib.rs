@@ -11,10 +11,12 @@ mod config;
 mod connect;
 pub mod emulator;
 pub mod engine;
+mod eviction;
 mod gate;
 mod hosting;
 mod imds;
 mod interruption;
+pub mod kubernetes;
 mod ledger;
 pub mod marks;
 mod meeting;
@@ -22,6 +24,9 @@ mod metrics;
 mod pulse;
 mod server;
 mod shared;
+mod socket;
+mod webhook;
+mod workers;
 
 pub use agent::{Agent, AgentError, AgentHandle, AgentReport, Outside, run};
 pub use config::{
@@ -31,3 +36,4 @@ pub use connect::{Connector, QueueAccess, connect_with_retries};
 pub use imds::{ImdsClient, ImdsError};
 pub use interruption::DrainReport;
 pub use ledger::AgentCounts;
+pub use webhook::{Webhook, WebhookError, WebhookNotice};

@@ -4,6 +4,7 @@
 
 mod kube;
 mod memory;
+mod plan;
 
 use async_trait::async_trait;
 use ebbtide_core::ids::NodeName;
@@ -17,6 +18,12 @@ pub const INTERRUPTION_TAINT: &str = "ebbtide.dev/interruption";
 
 /// The annotation that remembers that the cordon is ours; an administrator's stays.
 pub const CORDON_ANNOTATION: &str = "ebbtide.dev/cordoned";
+
+/// The annotation that remembers an extra taint of ours, as `key=value:Effect`.
+pub const EXTRA_TAINT_ANNOTATION: &str = "ebbtide.dev/extra-taint";
+
+/// The node condition that is true while the node is being emptied to go.
+pub const INTERRUPTION_CONDITION: &str = "EbbtideInterruption";
 
 /// Marks nodes. Every method may be repeated.
 #[async_trait]
@@ -32,6 +39,17 @@ pub trait NodeMarks: Send + Sync {
     /// # Errors
     /// As [`NodeMarks::mark`].
     async fn clear(&self, node: &NodeName) -> Result<(), MarkError>;
+
+    /// Shows on the node whether it is about to go, as a condition: true with this reason, or false
+    /// if it ever was true. Conditions of others stay.
+    ///
+    /// # Errors
+    /// As [`NodeMarks::mark`].
+    async fn show_condition(
+        &self,
+        node: &NodeName,
+        interruption: Option<&str>,
+    ) -> Result<(), MarkError>;
 
     /// Tells an operator what happens, as an event on the node.
     ///
@@ -72,6 +90,14 @@ impl NodeMarks for NoMarks {
     }
 
     async fn clear(&self, _node: &NodeName) -> Result<(), MarkError> {
+        Ok(())
+    }
+
+    async fn show_condition(
+        &self,
+        _node: &NodeName,
+        _interruption: Option<&str>,
+    ) -> Result<(), MarkError> {
         Ok(())
     }
 

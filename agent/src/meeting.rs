@@ -144,7 +144,7 @@ impl Reporter {
     }
 
     fn speed(&mut self, shared: &Shared, at: Instant) -> f64 {
-        let counts = shared.desk.ledger().counts();
+        let counts = shared.counts();
         shared.metrics.tokens.dropped.inc_by(counts.tokens_dropped - self.tokens_dropped);
         self.tokens_dropped = counts.tokens_dropped;
         let received = counts.tokens_received;
@@ -157,9 +157,7 @@ impl Reporter {
 }
 
 fn observe(shared: &Shared, tokens_per_second: f64) {
-    let ledger = shared.desk.ledger();
-    let (held, waiting) = (ledger.held(), ledger.waiting_tokens());
-    drop(ledger);
+    let (held, waiting) = (shared.held(), shared.waiting_tokens());
     let now = Instant::now();
     let may_work = |slot: &&Arc<EngineSlot>| slot.admits(now).is_some() && !slot.is_in_trouble();
     let ready = shared.engines.iter().filter(may_work).count();
@@ -183,7 +181,7 @@ fn node_record(
         (standing.notice, standing.drain.and_then(|drain| drain.idle_since))
     };
     let notice_deadline = notice.and_then(|(_, deadline)| deadline);
-    let held = shared.desk.ledger().held();
+    let held = shared.held();
     NodeRecord {
         node: shared.config.node().clone(),
         holder: shared.config.holder.clone(),

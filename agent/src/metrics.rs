@@ -1,5 +1,7 @@
 //! The agent's metrics. Labels come from closed sets only; never a node, unit or event id.
 
+mod evictions;
+
 use std::collections::BTreeMap;
 
 use ebbtide_core::notice::NoticeKind;
@@ -10,6 +12,8 @@ use prometheus::core::Collector;
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
 };
+
+pub(crate) use evictions::EvictionMetrics;
 
 use crate::imds::{Answer, Source};
 
@@ -41,6 +45,9 @@ pub(crate) struct Metrics {
     pub(crate) gate_open: IntGauge,
     imds_reads: IntCounterVec,
     pub(crate) node_mark_failures: IntCounter,
+    pub(crate) webhook_failures: IntCounter,
+    pub(crate) node_watch_failures: IntCounter,
+    pub(crate) evictions: EvictionMetrics,
 }
 
 impl Metrics {
@@ -87,8 +94,17 @@ impl Metrics {
             imds_reads: imds_reads(),
             node_mark_failures: counter(
                 "ebbtide_node_mark_failures_total",
-                "Failed tries to mark the Kubernetes node.",
+                "Failed tries to mark the Kubernetes node or to show its condition.",
             ),
+            webhook_failures: counter(
+                "ebbtide_webhook_failures_total",
+                "Notices that the webhook could not be told, all tries together.",
+            ),
+            node_watch_failures: counter(
+                "ebbtide_node_watch_failures_total",
+                "Failed tries to follow the Kubernetes node and its pods.",
+            ),
+            evictions: EvictionMetrics::new(),
         }
     }
 
@@ -97,7 +113,7 @@ impl Metrics {
     /// # Errors
     /// A family of the same name is there already.
     pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        let families: [Box<dyn Collector>; 18] = [
+        let families: [Box<dyn Collector>; 22] = [
             Box::new(self.notices.clone()),
             Box::new(self.notice_lead.clone()),
             Box::new(self.drain_duration.clone()),
@@ -116,6 +132,10 @@ impl Metrics {
             Box::new(self.gate_open.clone()),
             Box::new(self.imds_reads.clone()),
             Box::new(self.node_mark_failures.clone()),
+            Box::new(self.webhook_failures.clone()),
+            Box::new(self.node_watch_failures.clone()),
+            Box::new(self.evictions.calls.clone()),
+            Box::new(self.evictions.blocked.clone()),
         ];
         families.into_iter().try_for_each(|family| registry.register(family))
     }
@@ -228,7 +248,7 @@ mod tests {
         let registry = Registry::new();
         metrics.register(&registry).expect("names differ");
         let families = registry.gather();
-        assert_eq!(families.len(), 18);
+        assert_eq!(families.len(), 22);
         let series: usize = families.iter().map(|family| family.get_metric().len()).sum();
         for kind in NoticeKind::ALL {
             metrics.notice(kind).inc();

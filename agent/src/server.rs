@@ -88,7 +88,7 @@ fn engine_troubles(shared: &Shared) -> Vec<String> {
 /// Nothing is held: an engine's `preStop` may let it go.
 async fn drained(State(front): State<Front>) -> Response {
     let Some(shared) = front.shared.upgrade() else { return gone() };
-    let held = shared.desk.ledger().held();
+    let held = shared.held();
     answer(shared.is_empty(), json!({ "held": held }))
 }
 

@@ -9,6 +9,7 @@ use ebbtide_core::policy::Market;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::command::HandBackCause;
+use ebbtide_queue::control::DrainReason;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -16,9 +17,12 @@ use crate::config::AgentConfig;
 use crate::gate::{ClosedFor, LeaseGate};
 use crate::hosting::EngineSlot;
 use crate::interruption::DrainReport;
-use crate::ledger::{Desk, Leave};
+use crate::kubernetes::Membership;
+use crate::ledger::{AgentCounts, Desk, Leave};
 use crate::metrics::Metrics;
 use crate::pulse::Pulses;
+use crate::webhook::{Webhook, WebhookNotice};
+use crate::workers::{TAIL_LIMIT, WorkerDesk};
 
 /// See the module.
 pub(crate) struct Shared {
@@ -26,7 +30,13 @@ pub(crate) struct Shared {
     pub(crate) queue: WorkQueue,
     pub(crate) gate: LeaseGate,
     pub(crate) desk: Desk,
+    /// What custom workers hold.
+    pub(crate) workers: WorkerDesk,
+    /// Whoever has it may call LEASE: the queue remembers one such call of a holder at a time.
+    pub(crate) lease_turn: tokio::sync::Mutex<()>,
     pub(crate) engines: Vec<Arc<EngineSlot>>,
+    /// Who else is told about notices.
+    pub(crate) webhook: Option<Arc<Webhook>>,
     pub(crate) metrics: Metrics,
     pub(crate) pulses: Pulses,
     /// The node's wall clock.
@@ -39,6 +49,9 @@ pub(crate) struct Shared {
     pub(crate) run_version: watch::Sender<PolicyVersion>,
     /// When the queue last answered; none before it did.
     pub(crate) queue_answered_at: watch::Sender<Option<Instant>>,
+    /// The EP group that the node serves, by its engine pod's labels; none while that is unknown
+    /// or there is no such pod.
+    pub(crate) membership: watch::Sender<Option<Membership>>,
     /// Why the queue gave no answer, while it gives none.
     pub(crate) queue_trouble: watch::Sender<Option<String>>,
 }
@@ -57,6 +70,8 @@ pub(crate) struct NodeStanding {
 /// A drain as the other loops need it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct DrainStanding {
+    /// Why.
+    pub(crate) reason: DrainReason,
     /// What hand-backs are counted under.
     pub(crate) cause: HandBackCause,
     /// When the node must be empty.
@@ -65,6 +80,9 @@ pub(crate) struct DrainStanding {
     pub(crate) is_drained: bool,
     /// Since when the node stands idle although it stays.
     pub(crate) idle_since: Option<Instant>,
+    /// Pods that are still to leave the node, 0 once the evictions have ended; none while that is
+    /// not known.
+    pub(crate) pods_left: Option<usize>,
 }
 
 /// What IMDS tells about the instance.
@@ -105,9 +123,39 @@ impl Shared {
         Leave { cause, write_by: now + self.config.pace.abort_wait }
     }
 
+    /// The terms on which units of custom workers leave from `now` on: they may send their tail.
+    pub(crate) fn leave_workers(&self, cause: HandBackCause, now: Instant) -> Leave {
+        Leave { cause, write_by: now + TAIL_LIMIT }
+    }
+
+    /// How long a lease lasts that is renewed at `now`: never past the moment at which the node
+    /// is lost.
+    pub(crate) fn lease_ttl(&self, now: Instant) -> Duration {
+        let ttl = self.config.lease.ttl;
+        self.remaining(now).map_or(ttl, |remaining| ttl.min(remaining))
+    }
+
     /// Nothing is held, no stream is open, and no lease call is under way.
     pub(crate) fn is_empty(&self) -> bool {
-        !self.gate.has_claims() && self.desk.ledger().is_empty()
+        !self.gate.has_claims()
+            && self.desk.ledger().is_empty()
+            && self.workers.workers().held() == 0
+    }
+
+    /// When a unit of an engine or of a custom worker was last handed back.
+    pub(crate) fn last_hand_back(&self) -> Option<Instant> {
+        let engines = self.desk.ledger().last_hand_back();
+        engines.max(self.workers.workers().last_hand_back())
+    }
+
+    /// Units held, for engines and for custom workers.
+    pub(crate) fn held(&self) -> usize {
+        self.desk.ledger().held() + self.workers.workers().held()
+    }
+
+    /// What the agent did so far, for engines and for custom workers.
+    pub(crate) fn counts(&self) -> AgentCounts {
+        self.desk.ledger().counts().and(self.workers.workers().counts())
     }
 
     /// The run was seen to have this version: streams that have to restart under it leave.
@@ -123,8 +171,30 @@ impl Shared {
         let now = Instant::now();
         let leave = self.leave(HandBackCause::Weights, now);
         let left = self.desk.change(|ledger| ledger.note_run_version(version, leave, now));
+        let leave = self.leave_workers(HandBackCause::Weights, now);
+        let left = left + self.workers.change(|workers| workers.note_run_version(version, leave));
         if left > 0 {
             tracing::info!(%version, units = left, "units restart under the new policy version");
+        }
+    }
+
+    /// What a webhook is told now.
+    pub(crate) fn webhook_notice(
+        &self,
+        reason: &str,
+        remaining: Option<Duration>,
+    ) -> WebhookNotice {
+        let facts = self.identity();
+        WebhookNotice {
+            run: self.config.run.to_string(),
+            node: self.config.node().to_string(),
+            replica: self.config.replica.to_string(),
+            instance_id: facts.instance_id,
+            instance_type: facts.instance_type,
+            zone: facts.zone,
+            reason: reason.to_owned(),
+            remaining_seconds: remaining.map(|remaining| remaining.as_secs()),
+            units: self.desk.ledger().held() as u64,
         }
     }
 

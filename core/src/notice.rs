@@ -35,11 +35,15 @@ pub enum NoticeKind {
     Retirement,
     /// The risk of an interruption has risen; nothing is planned yet.
     Rebalance,
+    /// Another handler (Karpenter, a managed node group) empties the node.
+    Foreign,
+    /// Somebody deletes an engine's pod; the node itself may stay.
+    EngineDeleted,
 }
 
 impl NoticeKind {
     /// All kinds, for metrics with closed label sets.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::SpotTerminate,
         Self::SpotStop,
         Self::SpotHibernate,
@@ -47,6 +51,8 @@ impl NoticeKind {
         Self::Maintenance,
         Self::Retirement,
         Self::Rebalance,
+        Self::Foreign,
+        Self::EngineDeleted,
     ];
 
     /// The word in records, metrics and logs.
@@ -59,6 +65,8 @@ impl NoticeKind {
             Self::Maintenance => "maintenance",
             Self::Retirement => "retirement",
             Self::Rebalance => "rebalance",
+            Self::Foreign => "foreign",
+            Self::EngineDeleted => "engine_deleted",
         }
     }
 }
@@ -216,7 +224,8 @@ impl InterruptionNotice {
             NoticeKind::SpotHibernate => Some(now),
             NoticeKind::AsgTermination => Some(self.first_seen.plus(asg_deadline)),
             NoticeKind::Maintenance | NoticeKind::Retirement => announcement.time,
-            NoticeKind::Rebalance => None,
+            // Metadata says nothing of other handlers; what they leave is known elsewhere.
+            NoticeKind::Rebalance | NoticeKind::Foreign | NoticeKind::EngineDeleted => None,
         }
     }
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from servers import Server
+from programs import Programs
+from servers import Server, free_port, leave_out, until
 
 from ebbtide import Layout, Queue
 
@@ -56,3 +58,38 @@ def scored_queue(redis_server: Server, run: str) -> Iterator[Queue]:
     layout = Layout(shards=2, stages=("generate", "reward"))
     with Queue.connect(redis_server.url, run, create=layout) as queue:
         yield queue
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    programs = Programs(tmp_path)
+    yield programs
+    programs.kill_all()
+
+
+@pytest.fixture
+def binary() -> str:
+    path = os.environ.get("EBBTIDE_BINARY")
+    if not path:
+        leave_out("EBBTIDE_BINARY is not set to the ebbtide binary; tests/run sets it")
+    return path
+
+
+@pytest.fixture
+def engine(binary: str, programs: Programs) -> str:
+    """The address of an engine that serves policy version 0."""
+    address = f"127.0.0.1:{free_port()}"
+    programs.start(
+        "engine", binary, "engine-emulator", "--listen", address, "--tokens-per-second", "300",
+        "--max-running", "32", "--mean-length", "80", "--weights-label", "0",
+    )  # fmt: skip
+    until("the engine to serve", lambda: "serving on" in programs.text("engine"))
+    return f"http://{address}"
+
+
+@pytest.fixture
+def metadata_mock() -> str:
+    path = os.environ.get("EBBTIDE_METADATA_MOCK")
+    if not path:
+        leave_out("EBBTIDE_METADATA_MOCK is not set to AWS's metadata mock; tests/run sets it")
+    return path

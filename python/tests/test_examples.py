@@ -5,85 +5,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
-import pytest
-from servers import Server, free_port, leave_out, until
+from programs import Programs
+from servers import Server, until
 
 from ebbtide import Queue, QueueUnavailable, Status
 from ebbtide.library import library
-
-EXAMPLES = Path(__file__).parents[1] / "examples"
-#: Longest life of one program, in seconds.
-PROGRAM_LIMIT_S = 120.0
-
-
-class Programs:
-    """Starts programs with their logs in a folder; kills what is left."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._running: list[subprocess.Popen[bytes]] = []
-
-    def start(self, name: str, *words: str | Path) -> subprocess.Popen[bytes]:
-        with self.log(name).open("wb") as log:
-            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self._running.append(process)
-        return process
-
-    def example(self, name: str, script: str, *words: str) -> subprocess.Popen[bytes]:
-        return self.start(name, sys.executable, "-W", "error", EXAMPLES / script, *words)
-
-    def log(self, name: str) -> Path:
-        return self._folder / f"{name}.log"
-
-    def text(self, name: str) -> str:
-        return self.log(name).read_text()
-
-    def finish(self, name: str, process: subprocess.Popen[bytes]) -> str:
-        """Waits for its good end; gives what it wrote."""
-        code = process.wait(PROGRAM_LIMIT_S)
-        assert code == 0, f"{name} ended with {code}:\n{self.text(name)}"
-        return self.text(name)
-
-    def kill_all(self) -> None:
-        for process in self._running:
-            process.kill()
-            process.wait()
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    programs = Programs(tmp_path)
-    yield programs
-    programs.kill_all()
-
-
-@pytest.fixture
-def binary() -> str:
-    path = os.environ.get("EBBTIDE_BINARY")
-    if not path:
-        leave_out("EBBTIDE_BINARY is not set to the ebbtide binary; tests/run sets it")
-    return path
-
-
-@pytest.fixture
-def engine(binary: str, programs: Programs) -> str:
-    """The address of an engine that serves policy version 0."""
-    address = f"127.0.0.1:{free_port()}"
-    programs.start(
-        "engine", binary, "engine-emulator", "--listen", address, "--tokens-per-second", "300",
-        "--max-running", "32", "--mean-length", "80", "--weights-label", "0",
-    )  # fmt: skip
-    until("the engine to serve", lambda: "serving on" in programs.text("engine"))
-    return f"http://{address}"
-
 
 def queue_of(server: Server, run: str) -> Queue:
     def connect() -> Queue | None:

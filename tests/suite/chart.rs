@@ -26,6 +26,7 @@ use self::release::{AGENT, CONTROLLER, Release, chart, shipped_policy};
 const EVENT_LIMIT: Duration = Duration::from_secs(60);
 const WAIT: [&str; 2] = ["--wait", "--timeout=60s"];
 
+// Case 43.
 #[tokio::test]
 async fn agent_runs_on_every_node_whatever_its_taints_and_two_controllers_get_ready() {
     let cluster = require!(ControlPlane::shared().await);
@@ -47,6 +48,10 @@ async fn agent_runs_on_every_node_whatever_its_taints_and_two_controllers_get_re
     assert_eq!(hosts, nodes.iter().cloned().collect());
     assert_eq!(agents.len(), nodes.len(), "a node never has two agents");
     assert!(agents.iter().all(|pod| pod["spec"]["hostNetwork"] == true));
+    for pod in agents.iter().chain(&release.pods(CONTROLLER).await) {
+        let label = &pod["metadata"]["labels"]["ebbtide.dev/component"];
+        assert!(label.is_string(), "agents know Ebbtide's own pods by it: {pod}");
+    }
     let deployment = release.get("deployment", CONTROLLER).await;
     assert_eq!(deployment["status"]["readyReplicas"], 2);
     release.close().await;
@@ -74,14 +79,15 @@ async fn one_of_two_controllers_always_stays() {
 }
 
 #[tokio::test]
-async fn pods_pass_the_restricted_level_once_they_leave_the_network_of_the_node() {
+async fn pods_pass_the_restricted_level_once_they_leave_network_and_folder_of_the_node() {
     let cluster = require!(ControlPlane::shared().await);
     let mut release = require!(Release::new(cluster, "chart-restricted").await);
     release.add_nodes(1).await;
     let level = "pod-security.kubernetes.io/enforce=restricted";
     release.kubectl(&["label", "namespace", release.name(), level]).await;
 
-    release.install(&["--set", "agent.hostNetwork=false", WAIT[0], WAIT[1]]).await;
+    let apart = "agent.hostNetwork=false,agent.socket.enabled=false";
+    release.install(&["--set", apart, WAIT[0], WAIT[1]]).await;
 
     assert_eq!(release.pods(AGENT).await.len(), 1);
     assert_eq!(release.pods(CONTROLLER).await.len(), 2);
@@ -89,6 +95,37 @@ async fn pods_pass_the_restricted_level_once_they_leave_the_network_of_the_node(
     let pod = ["run", "probe", "--image=played", "--privileged", "--dry-run=server"];
     let refused = release.admin().run(&[&pod[..], &release.in_space()].concat()).await.unwrap_err();
     assert!(refused.to_string().contains("PodSecurity"), "{refused}");
+    release.close().await;
+}
+
+#[tokio::test]
+async fn socket_for_custom_workers_lies_in_a_folder_of_the_node() {
+    let cluster = require!(ControlPlane::shared().await);
+    let mut release = require!(Release::new(cluster, "chart-workers").await);
+    release.add_nodes(1).await;
+    release.install(&WAIT).await;
+
+    let agent = &release.pods(AGENT).await[0]["spec"];
+    let container = &agent["containers"][0];
+    let has = |list: &Value, wanted: Value| list.as_array().unwrap().contains(&wanted);
+    assert!(has(&container["command"], json!("--socket=/run/ebbtide/agent.sock")), "{container}");
+    let mount = json!({ "name": "socket", "mountPath": "/run/ebbtide" });
+    assert!(has(&container["volumeMounts"], mount), "{container}");
+    let folder = json!({ "path": "/run/ebbtide", "type": "DirectoryOrCreate" });
+    assert!(has(&agent["volumes"], json!({ "name": "socket", "hostPath": folder })), "{agent}");
+    // The owner of that folder, but with none of root's powers; workers share the group.
+    assert_eq!(agent["securityContext"]["runAsUser"], 0);
+    assert_eq!(agent["securityContext"]["runAsGroup"], 65532);
+    assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
+    assert_eq!(container["securityContext"]["allowPrivilegeEscalation"], false);
+    let controller = &release.pods(CONTROLLER).await[0]["spec"];
+    assert_eq!(controller["securityContext"]["runAsNonRoot"], true);
+
+    release.upgrade(&["--set", "agent.socket.enabled=false"]).await;
+    let template = &release.get("daemonset", AGENT).await["spec"]["template"]["spec"];
+    assert_eq!(template["securityContext"]["runAsNonRoot"], true);
+    let text = template.to_string();
+    assert!(!text.contains("--socket") && !text.contains("/run/ebbtide"), "{text}");
     release.close().await;
 }
 
@@ -182,6 +219,7 @@ fn all_values() -> Value {
         "agent": {
             "engines": ["http://$(NODE_IP):8000", "http://$(NODE_IP):8001"],
             "hostNetwork": false,
+            "socket": { "enabled": false },
             "podLabels": { "team": "rl" },
             "podAnnotations": { "note": "1" },
             "updateStrategy": { "maxUnavailable": 3 },

@@ -10,9 +10,10 @@ use crate::programs::EBBTIDE;
 #[test]
 fn python_client_is_typed_and_passes_its_own_tests() {
     let python = require!(part("python-client"));
+    let metadata_mock = require!(part("ec2-metadata-mock"));
     require!(part("redis"));
-    run(&python, &["-m", "mypy"]);
-    let tests = run(&python, &["-m", "pytest", "-ra", "--durations=5"]);
+    run(&python, &metadata_mock, &["-m", "mypy"]);
+    let tests = run(&python, &metadata_mock, &["-m", "pytest", "-ra", "--durations=5"]);
     let summary = tests.lines().last().unwrap_or_default();
     assert!(summary.contains(" passed"), "no test ran:\n{tests}");
     println!("{summary}");
@@ -24,12 +25,13 @@ fn part(name: &str) -> Result<Located, Error> {
 }
 
 /// Runs Python in `python/`, which says what is tested and how; gives what it wrote.
-fn run(python: &Located, arguments: &[&str]) -> String {
+fn run(python: &Located, metadata_mock: &Located, arguments: &[&str]) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("python");
     let answer = Command::new(&python.path)
         .args(arguments)
         .current_dir(&folder)
         .env("EBBTIDE_BINARY", EBBTIDE)
+        .env("EBBTIDE_METADATA_MOCK", &metadata_mock.path)
         // The source of this tree, wherever the virtual environment was made.
         .env("PYTHONPATH", folder.join("src"))
         .env("PYTHONDONTWRITEBYTECODE", "1")

@@ -49,9 +49,7 @@ pub(super) async fn keep(shared: &Shared) {
 
 /// Renews everything once; false when the queue did not answer.
 async fn renew_all(shared: &Shared) -> bool {
-    // No renewal reaches past the moment at which the node is lost.
-    let ttl = shared.config.lease.ttl;
-    let ttl = shared.remaining(Instant::now()).map_or(ttl, |remaining| ttl.min(remaining));
+    let ttl = shared.lease_ttl(Instant::now());
     if ttl.is_zero() {
         return true;
     }
@@ -83,7 +81,7 @@ async fn renew_all(shared: &Shared) -> bool {
 }
 
 /// Counts and logs what a batch of writes came to.
-pub(super) fn report(shared: &Shared, settled: &Settled) {
+pub(crate) fn report(shared: &Shared, settled: &Settled) {
     let metrics = &shared.metrics;
     metrics.units_completed.inc_by(settled.completed as u64);
     metrics.leases_lost.inc_by(settled.lost as u64);

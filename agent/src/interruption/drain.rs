@@ -10,7 +10,7 @@ use ebbtide_queue::control::{DrainOutcome, DrainReason};
 use tokio::time::Instant;
 
 use super::word_of;
-use crate::ledger::AgentCounts;
+use crate::ledger::{AgentCounts, Leave};
 use crate::marks::NodeEvent;
 use crate::shared::Shared;
 
@@ -35,17 +35,25 @@ impl Want {
             NoticeKind::AsgTermination => DrainReason::Lifecycle,
             NoticeKind::Maintenance | NoticeKind::Retirement => DrainReason::Maintenance,
             NoticeKind::Rebalance => DrainReason::Rebalance,
+            NoticeKind::Foreign | NoticeKind::EngineDeleted => DrainReason::Foreign,
         };
-        Self { reason, kind: Some(kind), deadline, goes: true }
+        // The node of an engine pod that is deleted may stay.
+        let goes = kind != NoticeKind::EngineDeleted;
+        Self { reason, kind: Some(kind), deadline, goes }
     }
 
-    /// This drain, together with one that others ask for: the earlier deadline holds, and a notice
-    /// is the stronger reason.
+    /// This drain, together with one that others ask for: the earlier deadline holds, a notice is
+    /// the stronger reason, and a rehearsal is the weaker one. Where others have a reason of their
+    /// own, the end of an engine pod is its consequence.
     pub(super) fn joined_with(self, asked: Self) -> Self {
-        let is_notice = self.reason == DrainReason::Notice;
-        let reason = if is_notice { self.reason } else { asked.reason };
+        let is_stronger = self.reason == DrainReason::Notice || asked.reason == DrainReason::Drill;
+        let reason = if is_stronger { self.reason } else { asked.reason };
+        let is_cause = |kind: &NoticeKind| {
+            *kind != NoticeKind::EngineDeleted || reason == DrainReason::Foreign
+        };
+        let kind = self.kind.filter(is_cause);
         let goes = self.goes || asked.goes;
-        Self { reason, deadline: self.deadline.min(asked.deadline), goes, ..self }
+        Self { reason, kind, deadline: self.deadline.min(asked.deadline), goes }
     }
 }
 
@@ -93,9 +101,7 @@ pub(super) struct RunningDrain {
 
 impl RunningDrain {
     pub(super) fn begin(want: Want, shared: &Shared, now: Instant) -> Self {
-        let ledger = shared.desk.ledger();
-        let (units_held, counts_before) = (ledger.held(), ledger.counts());
-        drop(ledger);
+        let (units_held, counts_before) = (shared.held(), shared.counts());
         let remaining_ms = want.deadline.saturating_duration_since(now).as_millis() as u64;
         tracing::warn!(
             reason = word_of(want.reason),
@@ -121,6 +127,10 @@ impl RunningDrain {
         }
         let goes = want.goes || self.want.goes;
         self.want = Want { deadline: want.deadline.min(self.want.deadline), goes, ..want };
+    }
+
+    pub(super) fn reason(&self) -> DrainReason {
+        self.want.reason
     }
 
     pub(super) fn cause(&self) -> HandBackCause {
@@ -161,10 +171,16 @@ impl RunningDrain {
         self.want.kind.map_or(word_of(self.want.reason), NoticeKind::as_str)
     }
 
-    /// What the node is to be marked with, if it is: a rehearsal marks nothing, and of a replica
-    /// only the node that goes is marked.
+    /// What the node is to be marked with, if it is: a rehearsal marks nothing, of a replica only
+    /// the node that goes is marked, and the end of an engine pod is not that of its node.
     pub(super) fn mark(&self) -> Option<&'static str> {
         (self.want.goes && !self.is_rehearsal()).then(|| self.reason_word())
+    }
+
+    /// Whether the pods of the node are to leave: where it is marked, unless another handler
+    /// empties it, by rules of its own that may be more patient than ours.
+    pub(super) fn evicts(&self) -> bool {
+        self.mark().is_some() && self.want.reason != DrainReason::Foreign
     }
 
     /// What an operator is told.
@@ -181,7 +197,8 @@ impl RunningDrain {
         }
     }
 
-    /// Plans, and lets go what will not finish in time, the longest first.
+    /// Plans over the units of engines and of custom workers, and lets go what will not finish in
+    /// time, the longest first. Custom workers may send their tail, up to deadline − reserve.
     pub(super) fn hand_back(&mut self, shared: &Shared, now: Instant) {
         if self.is_drained() || now < self.next_plan {
             return;
@@ -190,18 +207,34 @@ impl RunningDrain {
         let remaining = self.want.deadline.saturating_duration_since(now);
         let window = DrainWindow { remaining, reserve: terms.reserve };
         let leave = shared.leave(self.cause(), now);
+        let cut_off = self.cut_off(terms.reserve);
+        let mut units = shared.workers.workers().in_flight(now);
         let mut ledger = shared.desk.ledger();
-        let plan = plan_drain(&ledger.in_flight(now), ledger.lengths(), window);
+        units.extend(ledger.in_flight(now));
+        let plan = plan_drain(&units, ledger.lengths(), window);
         let leaving: Vec<&UnitId> = plan.handed_back().map(|decision| &decision.unit).collect();
-        let left = ledger.leave(leaving.into_iter(), leave, now);
+        let left = ledger.leave(leaving.iter().copied(), leave, now);
         drop(ledger);
         if left > 0 {
             shared.desk.nudge();
-            log_plan(&plan, left, remaining);
         }
-        let cut_off = self.cut_off(terms.reserve);
+        let released = self.release(shared, &plan, cut_off, now);
+        if left + released > 0 {
+            log_plan(&plan, left + released, remaining);
+        }
         let again = now + shared.config.pace.replan_every;
         self.next_plan = if cut_off > now { again.min(cut_off) } else { again };
+    }
+
+    /// Tells custom workers what the plan means for their units; gives how many go.
+    fn release(&self, shared: &Shared, plan: &DrainPlan, cut_off: Instant, now: Instant) -> usize {
+        let leave = shared.leave_workers(self.cause(), now);
+        let leave = Leave { write_by: leave.write_by.min(cut_off), ..leave };
+        shared.workers.change(|workers| {
+            workers.hasten(cut_off);
+            workers.keep(plan.kept().map(|decision| &decision.unit), cut_off);
+            workers.release(plan.handed_back().map(|decision| &decision.unit), leave)
+        })
     }
 
     /// Looks how far it is; gives the report when it has just become clear what it came to.
@@ -239,9 +272,8 @@ impl RunningDrain {
         if std::mem::replace(&mut self.is_reported, true) {
             return None;
         }
-        let ledger = shared.desk.ledger();
-        let (counts, before) = (ledger.counts(), &self.counts_before);
-        let last_hand_back = ledger.last_hand_back().filter(|at| *at >= self.begun);
+        let (counts, before) = (shared.counts(), &self.counts_before);
+        let last_hand_back = shared.last_hand_back().filter(|at| *at >= self.begun);
         let is_overdue = outcome == DrainOutcome::Overdue;
         let report = DrainReport {
             reason: self.want.reason,
@@ -251,13 +283,12 @@ impl RunningDrain {
             units_held: self.units_held,
             units_completed: counts.units_completed - before.units_completed,
             units_handed_back: counts.handed_back_total() - before.handed_back_total(),
-            units_left: if is_overdue { ledger.held() } else { 0 },
+            units_left: if is_overdue { shared.held() } else { 0 },
             tokens_preserved: counts.tokens_handed_back - before.tokens_handed_back,
             tokens_wasted: counts.tokens_dropped - before.tokens_dropped,
             last_hand_back: last_hand_back.map(|at| at - self.begun),
             duration: now - self.begun,
         };
-        drop(ledger);
         report.tell(self.reason_word(), shared);
         Some(report)
     }

@@ -88,6 +88,11 @@ impl DrainKey {
         }
     }
 
+    /// Whether this agent speaks for the replica.
+    pub(super) fn leads_replica(&self) -> bool {
+        self.leads_replica
+    }
+
     /// Whether the key was read at least once, so that its absence means something.
     pub(super) fn is_known(&self) -> bool {
         self.is_known
@@ -136,6 +141,8 @@ impl DrainKey {
         let is_nobody = record.lost.is_empty();
         match record.reason {
             DrainReason::Drill => false,
+            // Other handlers name nobody: the node that they have marked names itself.
+            DrainReason::Foreign => record.lost.0.contains(&self.node),
             _ => record.lost.0.contains(&self.node) || (is_nobody && (is_whole || is_single)),
         }
     }
@@ -189,7 +196,7 @@ impl DrainKey {
         } else if let Some(seen) = active {
             let is_ours = seen.record.request_id.starts_with(&self.own_prefix);
             let may_cancel = seen.record.state != DrainState::Terminating;
-            if is_ours && may_cancel && notices.is_quiet(now) {
+            if is_ours && may_cancel && notices.is_quiet_for(seen.record.reason, now) {
                 return Some(Call::Report(DrainState::Cancelled));
             }
         }
@@ -224,14 +231,19 @@ impl DrainKey {
             generation: 0,
             reason: own.reason,
             remaining: own.deadline.saturating_duration_since(now),
-            lost: self.lost_by(own.reason),
+            lost: self.lost_by(own),
         }
     }
 
     /// What this node says about its end: it is lost, unless it only leaves for a while.
-    fn lost_by(&self, reason: DrainReason) -> NodeNames {
-        match reason {
-            DrainReason::Notice | DrainReason::Maintenance | DrainReason::Lifecycle => {
+    fn lost_by(&self, own: Want) -> NodeNames {
+        match own.reason {
+            DrainReason::Notice
+            | DrainReason::Maintenance
+            | DrainReason::Lifecycle
+            | DrainReason::Foreign
+                if own.goes =>
+            {
                 NodeNames::from(self.node.clone())
             }
             _ => NodeNames::default(),

@@ -1,4 +1,4 @@
-//! The Kubernetes lane: marks on the node, and events. Nothing ever waits for it.
+//! The Kubernetes lane: marks on the node, its condition, events. Nothing ever waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,51 +8,41 @@ use ebbtide_queue::client::Backoff;
 use futures::FutureExt;
 use tokio::time::{Instant, timeout};
 
+use super::upkeep::{PAUSE_MAX, PAUSE_MIN, Upkeep};
 use super::{Event, Lanes};
 use crate::marks::{MarkError, NodeEvent, NodeMarks};
 
-/// Bounds of the pause after a failed call.
-const PAUSE_MIN: Duration = Duration::from_millis(200);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-
-/// Time limit of one call; an API server was seen to take ten seconds.
-const CALL_LIMIT: Duration = Duration::from_secs(15);
+/// Time limit of one change: it takes two requests, more when others write too, and an API server
+/// was seen to take ten seconds for each.
+const CHANGE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Tries to tell an operator; an event is worth no more.
 const TELL_TRIES: u32 = 3;
 
-/// What stands on the node, as far as this process knows.
+/// What of the node is kept as wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
-    /// An earlier process may have left marks.
-    Unknown,
-    /// Marked with this reason, or free of our marks.
-    Known(Option<&'static str>),
+pub(super) enum Part {
+    /// Cordon and taints.
+    Marks,
+    /// The condition.
+    Condition,
 }
 
 /// See the module.
 pub(super) struct NodeLane {
-    marks: Arc<dyn NodeMarks>,
+    api: Arc<dyn NodeMarks>,
     node: NodeName,
-    standing: Standing,
-    is_calling: bool,
-    try_at: Option<Instant>,
-    backoff: Backoff,
+    marks: Upkeep,
+    condition: Upkeep,
 }
 
 impl NodeLane {
-    pub(super) fn new(marks: Arc<dyn NodeMarks>, node: NodeName) -> Self {
-        Self {
-            marks,
-            node,
-            standing: Standing::Unknown,
-            is_calling: false,
-            try_at: None,
-            backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX),
-        }
+    pub(super) fn new(api: Arc<dyn NodeMarks>, node: NodeName) -> Self {
+        Self { api, node, marks: Upkeep::new(), condition: Upkeep::new() }
     }
 
-    /// Marks the node with `reason`, or clears it, if that is not how it stands.
+    /// Marks the node with `reason`, or clears it, if that is not how it stands; the same for its
+    /// condition.
     ///
     /// `is_certain`: whether it is known that nobody asks for a drain. Until then marks that an
     /// earlier process may have left stay.
@@ -63,68 +53,68 @@ impl NodeLane {
         lanes: &Lanes,
         now: Instant,
     ) {
-        let is_as_wanted = self.standing == Standing::Known(reason);
-        let must_wait = self.is_calling || self.try_at.is_some_and(|at| at > now);
-        if must_wait {
-            return;
+        if self.marks.begin(reason, is_certain, now) {
+            self.change(Part::Marks, reason, lanes);
         }
-        self.try_at = None;
-        if is_as_wanted || (reason.is_none() && !is_certain) {
-            return;
+        if self.condition.begin(reason, is_certain, now) {
+            self.change(Part::Condition, reason, lanes);
         }
-        self.is_calling = true;
-        let (marks, node) = (self.marks.clone(), self.node.clone());
+    }
+
+    fn change(&self, part: Part, reason: Option<&'static str>, lanes: &Lanes) {
+        let (api, node) = (self.api.clone(), self.node.clone());
         let call = async move {
-            let marked = async {
-                match reason {
-                    Some(reason) => marks.mark(&node, reason).await,
-                    None => marks.clear(&node).await,
+            let changed = async {
+                match (part, reason) {
+                    (Part::Marks, Some(reason)) => api.mark(&node, reason).await,
+                    (Part::Marks, None) => api.clear(&node).await,
+                    (Part::Condition, reason) => api.show_condition(&node, reason).await,
                 }
             };
-            let limited = timeout(CALL_LIMIT, marked).await;
-            limited.unwrap_or_else(|_| {
-                let problem = format!("no answer within {} s", CALL_LIMIT.as_secs());
+            timeout(CHANGE_LIMIT, changed).await.unwrap_or_else(|_| {
+                let problem = format!("no answer within {} s", CHANGE_LIMIT.as_secs());
                 Err(MarkError { node: node.clone(), problem })
             })
         };
-        lanes.push(call.map(move |answer| Event::NodeMarked(reason, answer)).boxed());
+        lanes.push(call.map(move |answer| Event::NodeMarked(part, reason, answer)).boxed());
     }
 
     pub(super) fn take_answer(
         &mut self,
+        part: Part,
         reason: Option<&'static str>,
         answer: &Result<(), MarkError>,
         now: Instant,
     ) {
-        self.is_calling = false;
-        match answer {
-            Ok(()) => {
-                match reason {
-                    Some(reason) => tracing::info!(reason, "node cordoned and tainted"),
-                    None => tracing::debug!("node is free of our marks"),
-                }
-                self.standing = Standing::Known(reason);
-                self.try_at = None;
-                self.backoff.reset();
+        let upkeep = match part {
+            Part::Marks => &mut self.marks,
+            Part::Condition => &mut self.condition,
+        };
+        let is_first_failure = upkeep.end(reason, answer, now);
+        match (answer, part, reason) {
+            (Ok(()), Part::Marks, Some(reason)) => {
+                tracing::info!(reason, "node cordoned and tainted");
             }
-            Err(error) => {
-                if self.backoff.failures() == 0 {
-                    tracing::warn!(%error, "trying again, handing back goes on meanwhile");
-                }
-                // What stands now is anybody's guess.
-                self.standing = Standing::Unknown;
-                self.try_at = Some(now + self.backoff.next_pause());
+            (Ok(()), Part::Marks, None) => tracing::debug!("node is free of our marks"),
+            (Err(error), ..) if is_first_failure => {
+                tracing::warn!(%error, ?part, "trying again, handing back goes on meanwhile");
             }
+            _ => {}
         }
+    }
+
+    /// Whether the node is cordoned by what we know.
+    pub(super) fn is_marked(&self) -> bool {
+        self.marks.stands()
     }
 
     /// Tells an operator; a few tries, nobody waits.
     pub(super) fn tell(&self, event: NodeEvent, lanes: &Lanes) {
-        let (marks, node) = (self.marks.clone(), self.node.clone());
+        let (api, node) = (self.api.clone(), self.node.clone());
         let telling = async move {
             let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
             while backoff.failures() < TELL_TRIES {
-                match timeout(CALL_LIMIT, marks.tell(&node, event.clone())).await {
+                match timeout(CHANGE_LIMIT, api.tell(&node, event.clone())).await {
                     Ok(Ok(())) => break,
                     _ => tokio::time::sleep(backoff.next_pause()).await,
                 }
@@ -136,6 +126,6 @@ impl NodeLane {
 
     /// When a failed call is repeated.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.try_at.filter(|_| !self.is_calling)
+        [self.marks.next_due(), self.condition.next_due()].into_iter().flatten().min()
     }
 }

@@ -4,16 +4,20 @@
 //! meanwhile moves nothing; it only ever becomes earlier. A notice that disappears counts until
 //! its absence was seen several times: one wrong answer must not reopen a dying node.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ebbtide_core::notice::{Announcement, InterruptionNotice, NoticeKind};
 use ebbtide_core::policy::RebalanceAction;
 use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::control::DrainReason;
 use tokio::time::Instant;
 
+use super::foreign::ForeignMarks;
 use crate::config::DrainTerms;
 use crate::imds::{Sighting, Source};
+use crate::kubernetes::{NodeSight, SeenPod};
 
 /// Absences in a row, each a definite answer, after which a notice counts as withdrawn.
 const ABSENCES_NEEDED: u32 = 3;
@@ -25,6 +29,8 @@ pub(super) struct Notices {
     by_source: BTreeMap<Source, Standing>,
     /// Definite absences in a row.
     absences: BTreeMap<Source, u32>,
+    /// What other handlers say.
+    foreign: ForeignMarks,
 }
 
 #[derive(Debug)]
@@ -59,7 +65,19 @@ pub(super) enum News {
 
 impl Notices {
     pub(super) fn new(terms: DrainTerms) -> Self {
-        Self { terms, by_source: BTreeMap::new(), absences: BTreeMap::new() }
+        let foreign = ForeignMarks::new(terms);
+        Self { terms, by_source: BTreeMap::new(), absences: BTreeMap::new(), foreign }
+    }
+
+    /// Takes in what others do to the node and its pods; see [`ForeignMarks::see`].
+    pub(super) fn see_node(
+        &mut self,
+        sight: &NodeSight,
+        is_own: impl Fn(&SeenPod) -> bool,
+        wall: UnixMillis,
+        at: Instant,
+    ) -> Vec<News> {
+        self.foreign.see(sight, is_own, wall, at)
     }
 
     /// Takes in a look at a source.
@@ -123,24 +141,40 @@ impl Notices {
     }
 
     /// Whether it is certain that nothing empties the node: every source says so again and again,
-    /// or carries nothing that counts any more. Before the first looks nothing is certain.
-    pub(super) fn is_quiet(&self, now: Instant) -> bool {
+    /// or carries nothing that counts any more. Before the first looks nothing is certain. Other
+    /// handlers must be known to be quiet as well where one of them was the reason.
+    pub(super) fn is_quiet_for(&self, reason: DrainReason, now: Instant) -> bool {
         let is_absent =
             |source: &Source| self.absences.get(source).is_some_and(|n| *n >= ABSENCES_NEEDED);
-        let is_over = |source: &Source| {
-            *source == Source::Rebalance
-                && self.by_source.get(source).is_some_and(|standing| !self.is_fresh(standing, now))
+        let is_over = |source: &Source| match (source, self.by_source.get(source)) {
+            (Source::Rebalance, Some(standing)) => !self.is_fresh(standing.first_seen, now),
+            // It is known, and its time has not come.
+            (Source::Maintenance, Some(_)) => true,
+            _ => false,
         };
-        self.emptying(now).is_none() && Source::ALL.iter().all(|s| is_absent(s) || is_over(s))
+        let is_foreign_over = reason != DrainReason::Foreign || self.foreign.is_quiet();
+        self.emptying(now).is_none()
+            && is_foreign_over
+            && Source::ALL.iter().all(|s| is_absent(s) || is_over(s))
     }
 
-    /// The notice that empties the node, with the earliest deadline of all that do.
+    /// The notice that empties the node, with the earliest deadline of all that do. Of several the
+    /// one of the highest rank gives its name: the others may be its consequences.
     pub(super) fn emptying(&self, now: Instant) -> Option<Emptying> {
-        let emptying = self.by_source.values().filter_map(|standing| {
+        let announced = self.by_source.values().filter_map(|standing| {
             let deadline = self.emptied_by(standing, now)?;
             Some(Emptying { kind: standing.notice.kind, deadline })
         });
-        emptying.min_by_key(|emptying| emptying.deadline)
+        let rebalance = self.drains_for_rebalance_since(now).map(|since| Emptying {
+            kind: NoticeKind::Rebalance,
+            deadline: since + self.terms.request_deadline,
+        });
+        let all = announced.chain(rebalance).chain(self.foreign.emptying());
+        all.reduce(|one, other| {
+            let order = |it: &Emptying| (Reverse(rank(it.kind)), it.deadline);
+            let kind = if order(&one) <= order(&other) { one.kind } else { other.kind };
+            Emptying { kind, deadline: one.deadline.min(other.deadline) }
+        })
     }
 
     /// When the node must be empty for this notice, if it empties the node now.
@@ -151,7 +185,7 @@ impl Notices {
                 let is_time = self.leaves_at(standing)? <= now;
                 is_time.then_some(standing.deadline?.min(unhurried.max(now)))
             }
-            NoticeKind::Rebalance => self.drains_for_rebalance(standing, now).then_some(unhurried),
+            NoticeKind::Rebalance => None,
             _ => standing.deadline,
         }
     }
@@ -170,42 +204,44 @@ impl Notices {
         }
     }
 
-    fn drains_for_rebalance(&self, standing: &Standing, now: Instant) -> bool {
-        self.terms.rebalance == RebalanceAction::Drain && self.is_fresh(standing, now)
+    fn drains_for_rebalance_since(&self, now: Instant) -> Option<Instant> {
+        let is_heeded = self.terms.rebalance == RebalanceAction::Drain;
+        self.rebalance_since(now).filter(|_| is_heeded)
     }
 
     /// Whether a rebalance recommendation keeps the node from leasing.
     pub(super) fn stops_leases(&self, now: Instant) -> bool {
-        self.terms.rebalance == RebalanceAction::StopLeases
-            && self
-                .by_source
-                .get(&Source::Rebalance)
-                .is_some_and(|standing| self.is_fresh(standing, now))
+        self.terms.rebalance == RebalanceAction::StopLeases && self.rebalance_since(now).is_some()
+    }
+
+    /// When the recommendation that counts now was seen first, here or by another handler.
+    fn rebalance_since(&self, now: Instant) -> Option<Instant> {
+        let own = self.by_source.get(&Source::Rebalance).map(|standing| standing.first_seen);
+        let seen = own.into_iter().chain(self.foreign.rebalance_since());
+        seen.filter(|since| self.is_fresh(*since, now)).min()
     }
 
     /// A recommendation that nothing followed counts only for a time.
-    fn is_fresh(&self, standing: &Standing, now: Instant) -> bool {
-        now.saturating_duration_since(standing.first_seen) < self.terms.rebalance_ttl
+    fn is_fresh(&self, first_seen: Instant, now: Instant) -> bool {
+        now.saturating_duration_since(first_seen) < self.terms.rebalance_ttl
     }
 
     /// When what counts changes by itself: a recommendation stops counting, or the time of a
     /// maintenance has come.
     pub(super) fn next_change(&self, now: Instant) -> Option<Instant> {
         let is_heeded = self.terms.rebalance != RebalanceAction::Ignore;
-        let ends = self
-            .by_source
-            .get(&Source::Rebalance)
-            .filter(|standing| is_heeded && self.is_fresh(standing, now));
-        let ends = ends.map(|standing| standing.first_seen + self.terms.rebalance_ttl);
+        let since = self.rebalance_since(now).filter(|_| is_heeded);
+        let ends = since.map(|since| since + self.terms.rebalance_ttl);
         let begins = self.by_source.get(&Source::Maintenance);
         let begins = begins.and_then(|standing| self.leaves_at(standing)).filter(|at| *at > now);
         ends.into_iter().chain(begins).min()
     }
 
-    /// The strongest notice that counts now, for the node's record. A maintenance is told as soon
-    /// as it is known, whenever it comes.
+    /// The strongest AWS notice that counts now, for the node's record. A maintenance is told as
+    /// soon as it is known, whenever it comes. What other handlers do is told by the drain key.
     pub(super) fn strongest(&self, now: Instant) -> Option<(NoticeKind, Option<Instant>)> {
-        let emptying = self.emptying(now).map(|e| (e.kind, Some(e.deadline)));
+        let emptying = self.emptying(now).filter(|emptying| rank(emptying.kind) == Rank::Announced);
+        let emptying = emptying.map(|e| (e.kind, Some(e.deadline)));
         let advised = || self.stops_leases(now).then_some((NoticeKind::Rebalance, None));
         let ahead = || {
             let standing = self.by_source.get(&Source::Maintenance)?;
@@ -221,172 +257,24 @@ impl Notices {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Whose word a notice is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// Of whoever deletes an engine's pod.
+    Deletion,
+    /// Of another handler on the node.
+    Handler,
+    /// Of AWS.
+    Announced,
+}
 
-    const WALL: UnixMillis = UnixMillis(1_000_000_000);
-
-    fn terms(rebalance: RebalanceAction) -> DrainTerms {
-        DrainTerms { rebalance, ..DrainTerms::default() }
-    }
-
-    fn seconds(seconds: u64) -> Duration {
-        Duration::from_secs(seconds)
-    }
-
-    /// A look `after` the start; `lead` is the time of the announcement relative to the look.
-    fn look(
-        start: Instant,
-        after: u64,
-        source: Source,
-        what: Option<(NoticeKind, u64)>,
-    ) -> Sighting {
-        let wall = WALL.plus(seconds(after));
-        let announcement =
-            what.map(|(kind, lead)| Announcement { kind, time: Some(wall.plus(seconds(lead))) });
-        Sighting { source, announcement, wall, at: start + seconds(after) }
-    }
-
-    #[test]
-    fn moving_time_is_one_notice_with_the_earliest_deadline() {
-        let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
-        let spot = Some((NoticeKind::SpotTerminate, 120));
-        let first = notices.see(look(start, 0, Source::Spot, spot));
-        assert_eq!(first, News::Announced(NoticeKind::SpotTerminate));
-        for after in 1..20 {
-            assert_eq!(notices.see(look(start, after, Source::Spot, spot)), News::Nothing);
-        }
-        let emptying = notices.emptying(start).expect("it empties the node");
-        assert_eq!(emptying.deadline, start + seconds(120));
-    }
-
-    #[test]
-    fn earlier_time_and_hibernation_tighten() {
-        let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
-        notices.see(look(start, 0, Source::Spot, Some((NoticeKind::SpotStop, 110))));
-        let news = notices.see(look(start, 5, Source::Spot, Some((NoticeKind::SpotStop, 40))));
-        assert_eq!(news, News::Tightened(NoticeKind::SpotStop));
-        let deadline = |notices: &Notices| notices.emptying(start).map(|e| e.deadline);
-        assert_eq!(deadline(&notices), Some(start + seconds(45)));
-        notices.see(look(start, 6, Source::Spot, Some((NoticeKind::SpotHibernate, 40))));
-        assert_eq!(deadline(&notices), Some(start + seconds(6)));
-    }
-
-    #[test]
-    fn only_repeated_absence_withdraws() {
-        let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
-        let spot = Some((NoticeKind::SpotTerminate, 100));
-        notices.see(look(start, 0, Source::Spot, spot));
-        notices.see(look(start, 1, Source::Spot, None));
-        notices.see(look(start, 2, Source::Spot, spot));
-        for after in [3, 4] {
-            assert_eq!(notices.see(look(start, after, Source::Spot, None)), News::Nothing);
-        }
-        assert!(notices.emptying(start).is_some());
-        let news = notices.see(look(start, 5, Source::Spot, None));
-        assert_eq!(news, News::Withdrawn(NoticeKind::SpotTerminate));
-        assert!(notices.emptying(start).is_none());
-        assert!(!notices.is_quiet(start), "the other sources have said nothing yet");
-        for source in [Source::Rebalance, Source::Lifecycle, Source::Maintenance] {
-            (0..3).for_each(|after| {
-                notices.see(look(start, after, source, None));
-            });
-        }
-        assert!(notices.is_quiet(start));
-    }
-
-    #[test]
-    fn rebalance_stops_leases_until_its_time_is_over_and_not_again() {
-        let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
-        let fixed = |after| Sighting {
-            announcement: Some(Announcement { kind: NoticeKind::Rebalance, time: Some(WALL) }),
-            ..look(start, after, Source::Rebalance, None)
-        };
-        notices.see(fixed(0));
-        assert!(notices.stops_leases(start + seconds(899)));
-        assert!(notices.emptying(start).is_none());
-        assert_eq!(notices.next_change(start), Some(start + seconds(900)));
-        for after in [900, 1000, 5000] {
-            notices.see(fixed(after));
-            assert!(!notices.stops_leases(start + seconds(after)), "after {after} s");
-        }
-        notices.see(look(start, 6000, Source::Rebalance, Some((NoticeKind::Rebalance, 0))));
-        assert!(notices.stops_leases(start + seconds(6001)), "another one counts again");
-    }
-
-    #[test]
-    fn rebalance_drains_or_does_nothing_when_told_so() {
-        let start = Instant::now();
-        let rebalance = look(start, 0, Source::Rebalance, Some((NoticeKind::Rebalance, 0)));
-        let mut notices = Notices::new(terms(RebalanceAction::Drain));
-        notices.see(rebalance);
-        assert_eq!(notices.emptying(start).map(|e| e.deadline), Some(start + seconds(600)));
-        let mut notices = Notices::new(terms(RebalanceAction::Ignore));
-        notices.see(rebalance);
-        assert_eq!(notices.strongest(start), None);
-    }
-
-    /// A look at a maintenance `lead` seconds after the start.
-    fn maintenance(start: Instant, after: u64, kind: NoticeKind, lead: u64) -> Sighting {
-        look(start, after, Source::Maintenance, Some((kind, lead - after)))
-    }
-
-    /// Case 25.
-    #[test]
-    fn maintenance_far_ahead_is_told_and_drains_only_when_its_lead_begins() {
-        let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
-        let ahead = 21 * 86_400;
-        notices.see(maintenance(start, 0, NoticeKind::Maintenance, ahead));
-        let told = notices.strongest(start);
-        assert_eq!(told, Some((NoticeKind::Maintenance, Some(start + seconds(ahead)))));
-        assert_eq!(notices.emptying(start), None);
-        let begins = start + seconds(ahead - 1800);
-        assert_eq!(notices.next_change(start), Some(begins));
-        assert_eq!(notices.emptying(begins - seconds(1)), None);
-        assert!(notices.emptying(begins).is_some());
-    }
-
-    /// Case 25, the other half.
-    #[test]
-    fn degraded_node_leaves_at_once_when_the_policy_says_so() {
-        let start = Instant::now();
-        let early = DrainTerms { leave_degraded: true, ..DrainTerms::default() };
-        let mut notices = Notices::new(early);
-        notices.see(maintenance(start, 0, NoticeKind::Retirement, 21 * 86_400));
-        assert_eq!(notices.emptying(start).map(|e| e.deadline), Some(start + seconds(600)));
-        let mut notices = Notices::new(early);
-        notices.see(maintenance(start, 0, NoticeKind::Maintenance, 21 * 86_400));
-        assert_eq!(notices.emptying(start), None, "only degraded hardware is left early");
-    }
-
-    #[test]
-    fn maintenance_that_is_put_off_counts_from_its_new_time() {
-        let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
-        notices.see(maintenance(start, 0, NoticeKind::Maintenance, 7200));
-        notices.see(maintenance(start, 60, NoticeKind::Maintenance, 14_400));
-        let told = notices.strongest(start).and_then(|(_, deadline)| deadline);
-        assert_eq!(told, Some(start + seconds(14_400)));
-        notices.see(maintenance(start, 13_000, NoticeKind::Maintenance, 20_000));
-        let told = notices.strongest(start).and_then(|(_, deadline)| deadline);
-        assert_eq!(told, Some(start + seconds(14_400)), "the drain is under way");
-    }
-
-    #[test]
-    fn earliest_of_several_notices_decides() {
-        let start = Instant::now();
-        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
-        let lifecycle = Some((NoticeKind::AsgTermination, 0));
-        notices.see(look(start, 0, Source::Lifecycle, lifecycle));
-        notices.see(look(start, 1, Source::Spot, Some((NoticeKind::SpotTerminate, 60))));
-        let emptying = notices.emptying(start).expect("it empties the node");
-        assert_eq!(emptying.kind, NoticeKind::SpotTerminate);
-        assert_eq!(emptying.deadline, start + seconds(61));
+fn rank(kind: NoticeKind) -> Rank {
+    match kind {
+        NoticeKind::EngineDeleted => Rank::Deletion,
+        NoticeKind::Foreign => Rank::Handler,
+        _ => Rank::Announced,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ pub struct AgentCounts {
     pub units_handed_back: BTreeMap<HandBackCause, u64>,
     /// Units that others took over because the lease was lost.
     pub units_lost: u64,
-    /// Tokens received from engines.
+    /// Tokens received from engines and custom workers.
     pub tokens_received: u64,
     /// Tokens that the queue has acknowledged.
     pub tokens_stored: u64,
@@ -33,6 +33,24 @@ pub struct AgentCounts {
 }
 
 impl AgentCounts {
+    /// What two parts of an agent have done together.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.units_leased += other.units_leased;
+        self.units_completed += other.units_completed;
+        self.units_faulted += other.units_faulted;
+        for (cause, units) in other.units_handed_back {
+            *self.units_handed_back.entry(cause).or_default() += units;
+        }
+        self.units_lost += other.units_lost;
+        self.tokens_received += other.tokens_received;
+        self.tokens_stored += other.tokens_stored;
+        self.tokens_waiting += other.tokens_waiting;
+        self.tokens_dropped += other.tokens_dropped;
+        self.tokens_handed_back += other.tokens_handed_back;
+        self.tokens_continued += other.tokens_continued;
+        self
+    }
+
     /// Units handed back, all causes together.
     pub fn handed_back_total(&self) -> u64 {
         self.units_handed_back.values().sum()

@@ -20,7 +20,8 @@ pub(crate) struct SpeedMeter {
     /// Start of the open window; none before the first token.
     since: Option<Instant>,
     tokens: u32,
-    rates: VecDeque<f64>,
+    /// Each with the stretch over which it was measured.
+    rates: VecDeque<(f64, Duration)>,
 }
 
 impl SpeedMeter {
@@ -39,7 +40,7 @@ impl SpeedMeter {
         if self.rates.len() == RATES_KEPT {
             self.rates.pop_front();
         }
-        self.rates.push_back(f64::from(self.tokens) / elapsed.as_secs_f64());
+        self.rates.push_back((f64::from(self.tokens) / elapsed.as_secs_f64(), elapsed));
         self.since = Some(now);
         self.tokens = 0;
     }
@@ -47,10 +48,21 @@ impl SpeedMeter {
     /// The rates measured, the open window included once it is as long as two: a stream that
     /// stands still gets slower by the moment.
     pub(crate) fn rates(&self, now: Instant) -> impl Iterator<Item = f64> + '_ {
+        self.rates_with_open(2 * WINDOW, now)
+    }
+
+    /// As [`SpeedMeter::rates`], for tokens that come in transfers with pauses between them: the
+    /// open window says something once it is twice as long as the longest one measured.
+    pub(crate) fn rates_of_transfers(&self, now: Instant) -> impl Iterator<Item = f64> + '_ {
+        let longest = self.rates.iter().map(|(_, stretch)| *stretch).max();
+        self.rates_with_open(2 * longest.unwrap_or(WINDOW), now)
+    }
+
+    fn rates_with_open(&self, from: Duration, now: Instant) -> impl Iterator<Item = f64> + '_ {
         let open = self.since.map(|since| now.saturating_duration_since(since));
-        let open = open.filter(|elapsed| *elapsed >= 2 * WINDOW);
+        let open = open.filter(|elapsed| *elapsed >= from);
         let open = open.map(|elapsed| f64::from(self.tokens) / elapsed.as_secs_f64());
-        self.rates.iter().copied().chain(open)
+        self.rates.iter().map(|(rate, _)| *rate).chain(open)
     }
 }
 
@@ -91,6 +103,21 @@ mod tests {
         let slowest = |now| meter.rates(now).fold(f64::MAX, f64::min);
         assert!(slowest(start + Duration::from_secs(1)) > 40.0);
         assert!(slowest(start + Duration::from_secs(11)) < 1.0);
+    }
+
+    #[test]
+    fn pause_between_two_transfers_is_no_stall() {
+        let start = Instant::now();
+        let mut meter = SpeedMeter::default();
+        for step in 0..=5_u32 {
+            meter.record(64, start + Duration::from_secs(1) * step);
+        }
+        let slowest = |after_ms| {
+            let now = start + Duration::from_secs(5) + Duration::from_millis(after_ms);
+            meter.rates_of_transfers(now).fold(f64::MAX, f64::min)
+        };
+        assert!((slowest(900) - 64.0).abs() < 1.0);
+        assert!(slowest(2_100) < 1.0);
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub struct MarkedNode {
     pub is_cordon_ours: bool,
     /// Value of our taint, if it is there.
     pub taint: Option<String>,
+    /// What the condition says: the reason while it is true, none afterwards.
+    pub condition: Option<String>,
     /// The newest events.
     pub events: Vec<NodeEvent>,
 }
@@ -84,6 +86,15 @@ impl NodeMarks for MemoryMarks {
             marked.is_cordon_ours = false;
             marked.taint = None;
         });
+        Ok(())
+    }
+
+    async fn show_condition(
+        &self,
+        node: &NodeName,
+        interruption: Option<&str>,
+    ) -> Result<(), MarkError> {
+        self.change(node, |marked| marked.condition = interruption.map(str::to_owned));
         Ok(())
     }
 

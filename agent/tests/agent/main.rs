@@ -2,7 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "tests may unwrap")]
 
+mod api;
+mod custom_drains;
+mod custom_faults;
+mod custom_workers;
+mod described;
 mod engines;
+mod evictions;
+mod foreign;
 mod groups;
 mod notices;
 mod outages;

@@ -222,6 +222,9 @@ impl NodeMarks for HangingMarks {
     async fn clear(&self, _: &NodeName) -> Result<(), MarkError> {
         std::future::pending().await
     }
+    async fn show_condition(&self, _: &NodeName, _: Option<&str>) -> Result<(), MarkError> {
+        std::future::pending().await
+    }
     async fn tell(&self, _: &NodeName, _: NodeEvent) -> Result<(), MarkError> {
         std::future::pending().await
     }

@@ -2,6 +2,7 @@
 //! emulated metadata service and engine over real HTTP.
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +12,8 @@ use ebbtide_agent::emulator::engine::ResponseLengths;
 use ebbtide_agent::emulator::{
     EngineConfig, EngineEmulator, ImdsEmulator, ImdsHandle, InstanceIdentity,
 };
-use ebbtide_agent::engine::VllmEngine;
+use ebbtide_agent::engine::{Engine, VllmEngine};
+use ebbtide_agent::kubernetes::MemoryPods;
 use ebbtide_agent::marks::MemoryMarks;
 use ebbtide_agent::{
     Agent, AgentConfig, AgentError, AgentHandle, AgentReport, DrainTerms, ImdsClient, LeaseTerms,
@@ -109,13 +111,27 @@ pub struct World {
     pub port: Arc<FlakyPort>,
     pub queue: WorkQueue,
     pub marks: MemoryMarks,
+    pub pods: MemoryPods,
 }
 
 impl World {
     pub fn new() -> Self {
-        let port =
-            FlakyPort::to(Arc::new(MemoryPort::new(2, ShardSettings::default(), wall_clock_now)));
-        Self { queue: WorkQueue::new(port.clone()), port, marks: MemoryMarks::default() }
+        Self::with_settings(ShardSettings::default())
+    }
+
+    /// A run whose responses are scored.
+    pub fn scored() -> Self {
+        Self::with_settings(ShardSettings { has_reward_stage: true, ..ShardSettings::default() })
+    }
+
+    fn with_settings(settings: ShardSettings) -> Self {
+        let port = FlakyPort::to(Arc::new(MemoryPort::new(2, settings, wall_clock_now)));
+        Self {
+            queue: WorkQueue::new(port.clone()),
+            port,
+            marks: MemoryMarks::default(),
+            pods: MemoryPods::default(),
+        }
     }
 
     /// Makes the queue unreachable for everybody, or reachable again.
@@ -235,6 +251,11 @@ impl<'a> NodePlan<'a> {
         self
     }
 
+    /// Without an engine, for custom workers at this socket.
+    pub fn for_workers(self, socket: &Path) -> Self {
+        self.without_engine().with(|config| config.socket = Some(socket.to_owned()))
+    }
+
     /// A node whose agent hosts no engine.
     pub fn without_engine(mut self) -> Self {
         self.has_engine = false;
@@ -287,11 +308,13 @@ impl<'a> NodePlan<'a> {
     }
 
     pub fn outside(&self, place: &Place) -> Outside {
-        let engine = VllmEngine::new(&place.engine.base_url()).expect("a URL");
+        let engine = || VllmEngine::new(&place.engine.base_url()).expect("a URL");
+        let engines = self.has_engine.then(|| Arc::new(engine()) as Arc<dyn Engine>);
         Outside {
             imds: Some(ImdsClient::new(&place.imds.base_url()).expect("a URL")),
-            engines: if self.has_engine { vec![Arc::new(engine)] } else { Vec::new() },
+            engines: engines.into_iter().collect(),
             marks: Arc::new(self.world.marks.clone()),
+            pods: Arc::new(self.world.pods.clone()),
             wall_clock: self.wall_clock,
             ..Outside::with_queue(self.queue.clone())
         }

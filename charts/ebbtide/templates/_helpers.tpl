@@ -107,9 +107,16 @@ annotations:
 # Not the chart's version: a new chart alone makes no agent hand its work back.
 labels:
   {{- include "ebbtide.selectorLabels" . | nindent 2 }}
+  # By this label agents know Ebbtide's own pods, which they never evict.
+  ebbtide.dev/component: {{ .component }}
   {{- with $part.podLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- end -}}
+
+{{/* Whether this part serves custom workers on a socket of the node. */}}
+{{- define "ebbtide.hasSocket" -}}
+{{- if and (eq .component "agent") .context.Values.agent.socket.enabled }}true{{ end -}}
 {{- end -}}
 
 {{/* What the pods of both parts have in common, beside their containers. */}}
@@ -118,8 +125,13 @@ labels:
 serviceAccountName: {{ include (printf "ebbtide.%s" .component) .context }}
 automountServiceAccountToken: true
 securityContext:
+  {{- if include "ebbtide.hasSocket" . }}
+  # The owner of a folder that the node's kubelet makes. It has no capability beside that.
+  runAsUser: 0
+  {{- else }}
   runAsNonRoot: true
   runAsUser: 65532
+  {{- end }}
   runAsGroup: 65532
   seccompProfile:
     type: RuntimeDefault
@@ -127,6 +139,12 @@ volumes:
   - name: policy
     configMap:
       name: {{ include "ebbtide.configMap" .context }}
+  {{- if include "ebbtide.hasSocket" . }}
+  - name: socket
+    hostPath:
+      path: /run/ebbtide
+      type: DirectoryOrCreate
+  {{- end }}
 {{- with .context.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
@@ -163,6 +181,10 @@ volumeMounts:
   - name: policy
     mountPath: /etc/ebbtide
     readOnly: true
+  {{- if include "ebbtide.hasSocket" . }}
+  - name: socket
+    mountPath: /run/ebbtide
+  {{- end }}
 # The loop turns. The program needs neither Redis nor the API server for this answer.
 livenessProbe:
   httpGet:

@@ -1,19 +1,25 @@
 """Trainer, scorer and worker client of the Ebbtide work queue on Redis.
 
-`Queue.connect` finds a run; `Queue.trainer` and `Queue.worker` are its two sides. Every call may be
+`Queue.connect` finds a run; `Queue.trainer` and `Queue.worker` are its two sides, and `NodeAgent`
+is the way of a worker that lets its node's agent look after it. Every call may be
 sent again, and is, within a bound; every error says what was expected, what came, and what to do.
 """
 
+from .agent import DEFAULT_SOCKET, AgentGrant, AgentLease, AgentReply, NodeAgent, Tokens
 from .control import Engine, PolicyVersion, Resize, TrainerPhase
 from .errors import (
+    AgentUnavailable,
     EbbtideError,
     InvalidInput,
+    LeaseGateClosed,
+    LimitReached,
     PolicyVersionRefused,
     ProtocolError,
     QueueBusy,
     QueueUnavailable,
     QueueUnsuitable,
 )
+from .events import Keep, NodeEvent, NodeNotice, NodeState, Release, Reopened
 from .layout import Durability, Layout
 from .names import Holder
 from .queue import Queue
@@ -37,6 +43,11 @@ from .writes import Answer, HandBackCause, Write, WriteReply
 __version__ = "0.1.0"
 
 __all__ = [
+    "DEFAULT_SOCKET",
+    "AgentGrant",
+    "AgentLease",
+    "AgentReply",
+    "AgentUnavailable",
     "Answer",
     "Chunk",
     "Durability",
@@ -50,9 +61,16 @@ __all__ = [
     "HandBackCause",
     "Holder",
     "InvalidInput",
+    "Keep",
     "Layout",
+    "LeaseGateClosed",
     "Leased",
+    "LimitReached",
     "LogprobsMode",
+    "NodeAgent",
+    "NodeEvent",
+    "NodeNotice",
+    "NodeState",
     "PolicyVersion",
     "PolicyVersionRefused",
     "ProgressLimits",
@@ -62,6 +80,8 @@ __all__ = [
     "QueueBusy",
     "QueueUnavailable",
     "QueueUnsuitable",
+    "Release",
+    "Reopened",
     "Resize",
     "Response",
     "ResumePolicy",
@@ -73,6 +93,7 @@ __all__ = [
     "SlotSummary",
     "Stage",
     "Status",
+    "Tokens",
     "Trainer",
     "TrainerPhase",
     "UnitEvent",

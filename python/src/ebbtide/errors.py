@@ -31,6 +31,28 @@ class QueueBusy(EbbtideError):
     is_retriable = True
 
 
+class AgentUnavailable(EbbtideError):
+    """The node's agent did not answer on its socket within the bounds; the same call may be sent
+    again."""
+
+    is_retriable = True
+
+
+class LeaseGateClosed(EbbtideError):
+    """The node's agent leases nothing now: the node is about to go, a rebalance recommendation
+    stands, or the agent begins or ends. Finish or hand back what is held; its notices tell when
+    work is leased again."""
+
+    is_retriable = True
+
+
+class LimitReached(EbbtideError):
+    """This worker, or all on the node together, have as much as the agent lets them; the message
+    says of what."""
+
+    is_retriable = True
+
+
 class QueueUnsuitable(EbbtideError):
     """This Redis, or the run in it, is not what was asked for; an operator has to change it."""
 

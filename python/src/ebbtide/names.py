@@ -47,6 +47,11 @@ def check_consumer(consumer: str) -> str:
     return _check("consumer", _NODE, consumer)
 
 
+def check_worker(worker: str) -> str:
+    """The name of a worker process; raises `InvalidInput` unless it is a plain name."""
+    return _check("worker", _PLAIN, worker)
+
+
 def unit_id(group_id: str, slot: int) -> str:
     """The unit of a slot: the group id, a dot, the slot as four hex digits."""
     return f"{group_id}.{slot:04x}"

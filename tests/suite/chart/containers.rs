@@ -12,12 +12,13 @@ use super::release::{AGENT, CONTROLLER, LEASE, Release, shipped_policy};
 const EVENT_LIMIT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn agent_of_the_chart_marks_its_node_with_the_rights_of_its_account() {
+async fn agent_of_the_chart_marks_and_empties_its_node_with_the_rights_of_its_account() {
     let redis = require!(Redis::start().await);
     let metadata = require!(Aemm::start(&["spot", "--action", "terminate", "--imdsv2"]).await);
     let cluster = require!(ControlPlane::shared().await);
     let mut release = require!(Release::new(cluster, "chart-agent").await);
     let node = release.add_nodes(1).await.remove(0);
+    release.admin().create(&pod(release.name(), "web", &node)).await.unwrap();
     let endpoint =
         json!({ "name": "AWS_EC2_METADATA_SERVICE_ENDPOINT", "value": metadata.base_url() });
     install(
@@ -34,10 +35,25 @@ async fn agent_of_the_chart_marks_its_node_with_the_rights_of_its_account() {
         let node = release.admin().get(&["node", &node]).await.ok()?;
         let taints = node["spec"]["taints"].as_array()?.iter();
         let is_tainted = taints.clone().any(|taint| taint["key"] == "ebbtide.dev/interruption");
-        (is_tainted && node["spec"]["unschedulable"] == true).then_some(())
+        let mut conditions = node["status"]["conditions"].as_array()?.iter();
+        let is_shown = conditions.any(|condition| {
+            condition["type"] == "EbbtideInterruption" && condition["status"] == "True"
+        });
+        (is_tainted && is_shown && node["spec"]["unschedulable"] == true).then_some(())
     })
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", agent.log()));
+    until("the pod on the node to be evicted", EVENT_LIMIT, || async {
+        let get = [&["get", "pod", "web", "--ignore-not-found"], &release.in_space()[..]].concat();
+        release.admin().run(&get).await.ok().filter(|answer| answer.trim().is_empty())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", agent.log()));
+    for part in [AGENT, CONTROLLER] {
+        let stays = release.pods(part).await;
+        let is_going = |pod: &Value| !pod["metadata"]["deletionTimestamp"].is_null();
+        assert!(!stays.iter().any(is_going), "an own pod is never evicted: {stays:?}");
+    }
     let selector = format!("--field-selector=involvedObject.name={node},source=ebbtide-agent");
     until("an event of the agent", EVENT_LIMIT, || async {
         let events =
@@ -85,6 +101,15 @@ async fn controller_of_the_chart_leads_with_the_rights_of_its_account() {
     release.close().await;
 }
 
+fn pod(space: &str, name: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "namespace": space, "name": name },
+        "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "played" }] },
+    })
+}
+
 async fn install(release: &Release, redis: &Redis, values: Value) {
     let values = release.file("containers.json", &values.to_string());
     let redis = format!("redis.url={}", redis.url());
@@ -106,10 +131,14 @@ async fn start(
         ("NODE_IP", "127.0.0.1"),
     ];
     let container = &template["spec"]["template"]["spec"]["containers"][0];
-    let command = container["command"].as_array().unwrap().iter().map(|it| it.as_str().unwrap());
-    assert_eq!(command.clone().next(), Some("ebbtide"));
-    let mut options =
-        Program::options(part, env!("CARGO_BIN_EXE_ebbtide")).arguments(command.skip(1));
+    // Here is no folder of a node.
+    let socket = format!("{}/agent.sock", release.folder());
+    let in_folder = |word: &str| word.replace("/run/ebbtide/agent.sock", &socket);
+    let command = container["command"].as_array().unwrap().iter();
+    let command: Vec<String> = command.map(|word| in_folder(word.as_str().unwrap())).collect();
+    assert_eq!(command[0], "ebbtide");
+    let arguments = command.iter().skip(1).map(String::as_str);
+    let mut options = Program::options(part, env!("CARGO_BIN_EXE_ebbtide")).arguments(arguments);
     for variable in container["env"].as_array().unwrap() {
         let name = variable["name"].as_str().unwrap();
         let given = here.iter().chain(fields).find(|(known, _)| *known == name);

@@ -17,6 +17,8 @@ async fn wrong_values_are_refused_with_their_key() {
         ("agents.port=1", "", "agents"),
         ("agent.hostNetwork=yes", "/agent/hostNetwork", "want boolean"),
         ("agent.port=80", "/agent/port", "1,024"),
+        ("agent.socket.enabled=yes", "/agent/socket/enabled", "want boolean"),
+        ("agent.socket.path=/tmp/s", "/agent/socket", "path"),
         ("controller.port=70000", "/controller/port", "65,535"),
         ("controller.replicas=0", "/controller/replicas", "want 1"),
         ("agent.terminationGracePeriodSeconds=5", "/agent/terminationGracePeriod", "want 12"),

@@ -1,0 +1,77 @@
+//! The flow and the pods of its node: what others do to them, and what it does itself.
+
+use tokio::time::Instant;
+
+use super::Flow;
+use super::drain::RunningDrain;
+use crate::eviction::{DrainAround, EvictionTerms, Holdings};
+use crate::kubernetes::{NodeSight, membership_of};
+use crate::shared::Shared;
+
+impl Flow {
+    /// What others do to the node and its pods; a drain of theirs empties it as well.
+    pub(super) fn see_node(&mut self, sight: NodeSight, now: Instant) {
+        let failures = sight.failures.saturating_sub(self.sight.failures);
+        self.shared.metrics.node_watch_failures.inc_by(failures);
+        let membership = sight.pods.as_ref().and_then(|pods| membership_of(pods));
+        self.shared.membership.send_if_modified(|known| {
+            let is_new = *known != membership;
+            *known = membership;
+            is_new
+        });
+        self.sight = sight;
+        self.judge_sight(now);
+    }
+
+    pub(super) fn judge_sight(&mut self, now: Instant) {
+        let is_own = |pod: &_| self.evictions.has_asked(pod);
+        let wall = (self.shared.wall_clock)();
+        for news in self.notices.see_node(&self.sight, is_own, wall, now) {
+            self.tell_news(news, None);
+        }
+    }
+
+    /// Makes the pods of a node leave that is about to go.
+    pub(super) fn steer_evictions(&mut self, now: Instant) {
+        let drain = self.drain.as_ref().filter(|drain| self.evicts_for(drain));
+        let Some((drain, pods)) = drain.zip(self.sight.pods.as_ref()) else {
+            self.evictions.forget();
+            return;
+        };
+        let around = DrainAround {
+            holdings: self.holdings(),
+            is_cordoned: self.node.is_marked(),
+            // The planner holds back no longer than to deadline − reserve.
+            held_until: self.checkpoint.is_awaited().then(|| drain.deadline()),
+            begun: drain.begun(),
+            deadline: drain.deadline(),
+        };
+        for event in self.evictions.steer(pods, around, &self.lanes, now) {
+            self.node.tell(event, &self.lanes);
+        }
+    }
+
+    fn evicts_for(&self, drain: &RunningDrain) -> bool {
+        self.shared.config.drain.evict && drain.evicts()
+    }
+
+    /// Pods that are still to leave the node, if that is known.
+    pub(super) fn pods_left(&self, drain: &RunningDrain) -> Option<usize> {
+        if self.evicts_for(drain) { self.evictions.left() } else { Some(0) }
+    }
+
+    /// Who of this node still holds work.
+    fn holdings(&self) -> Holdings {
+        let holds = !self.shared.is_empty();
+        Holdings { has_streams: holds, has_worker_units: holds }
+    }
+}
+
+pub(super) fn eviction_terms(shared: &Shared) -> EvictionTerms {
+    let terms = &shared.config.drain;
+    EvictionTerms {
+        grace: terms.grace,
+        reserve: terms.reserve,
+        on_blocked: terms.on_blocked_eviction,
+    }
+}

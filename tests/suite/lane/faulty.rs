@@ -1,0 +1,91 @@
+//! A way to the API server on which it is slow, throttles, or is away.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use tokio::task::JoinHandle;
+
+/// What is wrong with the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// Every answer takes this long.
+    Slow(Duration),
+    /// Every answer is 429 with `Retry-After`.
+    Throttles,
+    /// Nobody answers.
+    Away,
+}
+
+/// See the module; ended on drop.
+pub struct Faulty {
+    fault: Arc<Mutex<Fault>>,
+    pub url: String,
+    task: JoinHandle<()>,
+}
+
+#[derive(Clone)]
+struct Way {
+    client: kube::Client,
+    fault: Arc<Mutex<Fault>>,
+}
+
+impl Faulty {
+    /// Passes everything on to the API server of `client`, as that client's user.
+    pub async fn start(client: kube::Client) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let fault = Arc::new(Mutex::new(Fault::None));
+        let way = Way { client, fault: fault.clone() };
+        let router = Router::new().fallback(pass_on).with_state(way);
+        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { fault, url, task }
+    }
+
+    pub fn set(&self, fault: Fault) {
+        *self.fault.lock().unwrap() = fault;
+    }
+
+    /// A client that goes this way.
+    pub fn client(&self) -> kube::Client {
+        let mut config = kube::Config::new(self.url.parse().unwrap());
+        config.default_retry = false;
+        kube::Client::try_from(config).unwrap()
+    }
+}
+
+impl Drop for Faulty {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn pass_on(State(way): State<Way>, request: Request) -> Response {
+    let fault = *way.fault.lock().unwrap();
+    match fault {
+        Fault::None => {}
+        Fault::Slow(delay) => tokio::time::sleep(delay).await,
+        Fault::Throttles => {
+            return (StatusCode::TOO_MANY_REQUESTS, [("Retry-After", "10")], "Too many requests")
+                .into_response();
+        }
+        Fault::Away => std::future::pending().await,
+    }
+    let (mut parts, body) = request.into_parts();
+    let path = parts.uri.path_and_query().unwrap().as_str();
+    parts.uri = path.parse().unwrap();
+    parts.headers.remove("host");
+    let bytes = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+    let request = axum::http::Request::from_parts(parts, kube::client::Body::from(bytes.to_vec()));
+    match way.client.send(request).await {
+        Ok(answer) => answer.map(Body::new),
+        Err(error) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
+    }
+}
