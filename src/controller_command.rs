@@ -6,10 +6,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use ebbtide_controller::capacity::asg::{AsgCapacity, AwsSettings};
-use ebbtide_controller::controller::{self, ControllerConfig, Outside, QueueSource};
+use ebbtide_controller::aws::{self, AwsSettings, SdkConfig};
+use ebbtide_controller::capacity::asg::AsgCapacity;
+use ebbtide_controller::controller::{self, ControllerConfig, EventParts, Outside, QueueSource};
+use ebbtide_controller::events::queue::EventQueue;
+use ebbtide_controller::events::sqs::SqsQueue;
 use ebbtide_controller::leader::{AlwaysLeader, KubernetesLease, LeaderLease};
+use ebbtide_controller::lifecycle::AsgHooks;
 use ebbtide_controller::metrics::Metrics;
+use ebbtide_controller::nodes::{KubeNodes, NoNodes};
 use ebbtide_controller::policy_source::PolicySource;
 use ebbtide_controller::status::ControllerStatus;
 use ebbtide_core::policy::FleetPolicy;
@@ -24,7 +29,8 @@ Example:
 
 In mode observe it decides and writes nothing; mode act raises groups, and lowers them only by
 draining replicas and then terminating exactly these instances. AWS is reached by the standard
-variables (AWS_REGION, AWS_ENDPOINT_URL, ...) and credential sources.";
+variables (AWS_REGION, AWS_ENDPOINT_URL, ...) and credential sources; the instance metadata service
+is not asked.";
 
 /// What `ebbtide controller` is told; each flag has a variable beside it.
 #[derive(Debug, Args)]
@@ -50,6 +56,9 @@ pub struct ControllerArgs {
     /// Write one JSON line per decision to this file instead of the log
     #[arg(long, env = "EBBTIDE_JOURNAL", value_name = "FILE")]
     journal: Option<PathBuf>,
+    /// The SQS queue with events about instances; without it only agents learn of them
+    #[arg(long, env = "EBBTIDE_EVENTS_QUEUE", value_name = "URL", value_parser = queue_url)]
+    events_queue: Option<String>,
     /// How log lines look
     #[arg(long, env = "EBBTIDE_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
@@ -66,12 +75,13 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
     let name = args.policy.display();
     anyhow::ensure!(unsupported.is_empty(), "{name}: {}", unsupported.join("; "));
     let metrics = Metrics::new()?;
+    let cluster = if args.no_kubernetes { None } else { Some(setup::kube_client().await?) };
+    let aws = aws::load_config(AwsSettings::default()).await;
     let outside = Outside {
         queue: QueueSource::Redis(setup::redis_options(&args.redis.url, &policy)),
-        capacity: Arc::new(
-            AsgCapacity::connect(AwsSettings::default(), metrics.api_calls.clone()).await,
-        ),
-        leader: leader_lease(&args, &policy).await?,
+        capacity: Arc::new(AsgCapacity::new(&aws, metrics.api_calls.clone())),
+        events: event_parts(&args, &aws, cluster.clone(), &metrics),
+        leader: leader_lease(&args, &policy, cluster),
         metrics,
         status: ControllerStatus::default(),
         now: wall_clock_now,
@@ -87,16 +97,42 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn leader_lease(
+/// What interruptions are learned from, as the arguments say.
+fn event_parts(
+    args: &ControllerArgs,
+    aws: &SdkConfig,
+    cluster: Option<kube::Client>,
+    metrics: &Metrics,
+) -> EventParts {
+    let calls = &metrics.api_calls;
+    let queue = args.events_queue.clone().map(|url| SqsQueue::new(aws, url, calls.clone()));
+    EventParts {
+        inbox: queue.map(|queue| Arc::new(queue) as Arc<dyn EventQueue>),
+        nodes: match cluster {
+            Some(client) => Arc::new(KubeNodes::new(client)),
+            None => Arc::new(NoNodes),
+        },
+        hooks: Arc::new(AsgHooks::new(aws, calls.clone())),
+    }
+}
+
+fn leader_lease(
     args: &ControllerArgs,
     policy: &FleetPolicy,
-) -> anyhow::Result<Arc<dyn LeaderLease>> {
-    if args.no_kubernetes {
-        return Ok(Arc::new(AlwaysLeader::new(wall_clock_now())));
-    }
-    let client = setup::kube_client().await?;
+    cluster: Option<kube::Client>,
+) -> Arc<dyn LeaderLease> {
+    let Some(client) = cluster else {
+        return Arc::new(AlwaysLeader::new(wall_clock_now()));
+    };
     let name = format!("ebbtide-{}", policy.run).to_lowercase().replace('_', "-");
     let identity = args.identity.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
-    let lease = KubernetesLease::new(client, &args.namespace, &name, &identity, wall_clock_now);
-    Ok(Arc::new(lease))
+    Arc::new(KubernetesLease::new(client, &args.namespace, &name, &identity, wall_clock_now))
+}
+
+/// Whether a text may be the URL of a queue.
+fn queue_url(text: &str) -> Result<String, String> {
+    if text.starts_with("https://") || text.starts_with("http://") {
+        return Ok(text.to_owned());
+    }
+    Err("expected the queue's URL, https://sqs.REGION.amazonaws.com/ACCOUNT/NAME".to_owned())
 }

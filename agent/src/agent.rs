@@ -312,8 +312,8 @@ impl AgentHandle {
         AgentReport { counts: self.counts(), drains: self.shared.standing.borrow().reports.clone() }
     }
 
-    /// Waits until the agent is as wanted; looked at whenever units, its standing or its lease gate change. Give
-    /// it a time limit.
+    /// Waits until the agent is as wanted; looked at whenever units, its standing or its lease gate
+    /// change. Give it a time limit.
     pub async fn wait_until(&self, is_wanted: impl Fn(&Self) -> bool) {
         let mut changes = self.shared.desk.subscribe();
         let mut workers = self.shared.workers.subscribe();

@@ -1,9 +1,6 @@
 //! Carries out the actions of a plan, one by one, each fenced.
 //!
-//! Nothing is decided here. Before each write the leader must hold its lease for longer than the
-//! write may take, and must have claimed (generation, action) in the queue, which refuses an older
-//! generation. AWS cannot refuse one: between the claim and its call a window remains that is as
-//! long as the call's own time limit.
+//! Nothing is decided here. Each write is claimed first ([`Fence`]).
 
 use std::time::Duration;
 
@@ -14,14 +11,9 @@ use ebbtide_core::scale::Action;
 use ebbtide_queue::client::{QueueError, WorkQueue};
 use ebbtide_queue::control::{DrainProgress, DrainReason, DrainRequest, DrainState, NodeNames};
 use thiserror::Error;
-use tokio::sync::watch;
-use tokio::time::Instant;
 
 use crate::capacity::{CALL_LIMIT, Capacity, CapacityError};
-use crate::leader::Leadership;
-
-/// How much longer than a call the leader lease must be held.
-const LEASE_MARGIN: Duration = Duration::from_secs(2);
+use crate::fence::{Fence, FenceError};
 
 /// Longest time that one write to the queue takes.
 const QUEUE_WRITE_LIMIT: Duration = Duration::from_secs(4);
@@ -29,10 +21,8 @@ const QUEUE_WRITE_LIMIT: Duration = Duration::from_secs(4);
 /// Why an action was not carried out.
 #[derive(Debug, Error)]
 pub(crate) enum ActuateError {
-    #[error("the leader lease must be held for {needed:?} more and is not")]
-    LeaseTooShort { needed: Duration },
-    #[error("the claim was refused: another leader has claimed something newer")]
-    ClaimRefused,
+    #[error(transparent)]
+    Fence(#[from] FenceError),
     #[error("drain of {replica} must be {expected} and is {got}")]
     DrainMoved { replica: ReplicaId, expected: &'static str, got: String },
     #[error("pool {0} is not in the policy any more")]
@@ -46,13 +36,9 @@ pub(crate) enum ActuateError {
 /// Everything that carrying out needs.
 pub(crate) struct Actuator<'a> {
     pub queue: &'a WorkQueue,
+    pub fence: Fence<'a>,
     pub capacity: &'a dyn Capacity,
     pub policy: &'a FleetPolicy,
-    pub leadership: &'a watch::Receiver<Option<Leadership>>,
-    /// Names this process among those of one generation.
-    pub process: u32,
-    /// Names this tick of the process.
-    pub tick: u64,
 }
 
 impl Actuator<'_> {
@@ -69,7 +55,7 @@ impl Actuator<'_> {
                 self.terminate(pool, instances).await
             }
             Action::Forget { replica, nodes, ends_drain } => {
-                self.claim("forget", replica.as_str(), QUEUE_WRITE_LIMIT).await?;
+                self.fence.claim("forget", replica.as_str(), QUEUE_WRITE_LIMIT).await?;
                 // The drain first: once the nodes are gone nothing would remind us of it.
                 if *ends_drain {
                     self.queue.remove_drain(replica).await?;
@@ -84,7 +70,7 @@ impl Actuator<'_> {
 
     async fn raise(&self, name: &PoolName, from: u32, to: u32) -> Result<(), ActuateError> {
         let pool = self.policy.pool(name).ok_or_else(|| ActuateError::NoSuchPool(name.clone()))?;
-        self.claim("raise", &format!("{name}.{from}-{to}"), CALL_LIMIT).await?;
+        self.fence.claim("raise", &format!("{name}.{from}-{to}"), CALL_LIMIT).await?;
         within_limit("raise", self.capacity.raise(pool, from, to)).await
     }
 
@@ -95,15 +81,18 @@ impl Actuator<'_> {
     ) -> Result<(), ActuateError> {
         let pool = self.policy.pool(name).ok_or_else(|| ActuateError::NoSuchPool(name.clone()))?;
         let what = instances.iter().map(|id| id.0.as_str()).collect::<Vec<_>>().join("+");
-        self.claim("terminate", &what, CALL_LIMIT).await?;
+        self.fence.claim("terminate", &what, CALL_LIMIT).await?;
         within_limit("terminate", self.capacity.terminate(pool, instances)).await
     }
 
     async fn request_drain(&self, replica: &ReplicaId) -> Result<(), ActuateError> {
-        let generation = self.claim("drain", replica.as_str(), QUEUE_WRITE_LIMIT).await?;
+        let generation = self.fence.claim("drain", replica.as_str(), QUEUE_WRITE_LIMIT).await?;
         let request = DrainRequest {
             replica: replica.clone(),
-            request_id: format!("scale-in-{generation}-{:08x}-{}", self.process, self.tick),
+            request_id: format!(
+                "scale-in-{generation}-{:08x}-{}",
+                self.fence.process, self.fence.turn
+            ),
             generation,
             reason: DrainReason::ScaleIn,
             remaining: self.policy.drain.request_deadline,
@@ -121,7 +110,7 @@ impl Actuator<'_> {
         state: DrainState,
     ) -> Result<(), ActuateError> {
         let word = if state == DrainState::Cancelled { "cancelled" } else { "terminating" };
-        let generation = self.claim(word, replica.as_str(), QUEUE_WRITE_LIMIT).await?;
+        let generation = self.fence.claim(word, replica.as_str(), QUEUE_WRITE_LIMIT).await?;
         let (replica, request_id) = (replica.clone(), request_id.to_owned());
         let progress = DrainProgress {
             replica: replica.clone(),
@@ -147,23 +136,6 @@ impl Actuator<'_> {
                 let got = other.map_or("gone".to_owned(), |record| format!("{:?}", record.state));
                 Err(ActuateError::DrainMoved { replica, expected: word, got })
             }
-        }
-    }
-
-    /// Claims a write that takes `limit` at most, and answers the generation to write under.
-    async fn claim(&self, verb: &str, what: &str, limit: Duration) -> Result<u64, ActuateError> {
-        let needed = limit + LEASE_MARGIN;
-        let held = *self.leadership.borrow();
-        let held = held.filter(|held| held.holds_for(needed, Instant::now()));
-        let generation = held.ok_or(ActuateError::LeaseTooShort { needed })?.generation;
-        let action = format!("{generation}.{:08x}.{}.{verb}.{what}", self.process, self.tick);
-        let is_granted = self.queue.claim(generation, &action).await?;
-        let still_holds =
-            self.leadership.borrow().is_some_and(|held| held.holds_for(needed, Instant::now()));
-        match (is_granted, still_holds) {
-            (false, _) => Err(ActuateError::ClaimRefused),
-            (true, false) => Err(ActuateError::LeaseTooShort { needed }),
-            (true, true) => Ok(generation),
         }
     }
 }

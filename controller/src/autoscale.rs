@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::actuate::Actuator;
 use crate::capacity::Capacity;
+use crate::fence::Fence;
 use crate::journal::{Entry, Journal, Outcome, RECOMMENDED, summarize};
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
@@ -152,11 +153,14 @@ impl Autoscaler {
     ) -> String {
         let actuator = Actuator {
             queue: &self.queue,
+            fence: Fence {
+                queue: &self.queue,
+                leadership: &self.leadership,
+                process: self.process,
+                turn: past.ticks,
+            },
             capacity: &*self.capacity,
             policy,
-            leadership: &self.leadership,
-            process: self.process,
-            tick: past.ticks,
         };
         let outcome = actuator.carry_out(action).await;
         past.memory.note_outcome(action, outcome.is_ok());
@@ -238,6 +242,7 @@ impl Autoscaler {
             reasons,
             held,
             problems,
+            event_problems: Vec::new(),
             policy_problem,
             scale_decisions: past.scale_decisions,
             last_decision: past.last_decision.clone(),

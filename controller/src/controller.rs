@@ -16,16 +16,24 @@ use ebbtide_queue::redis::{RedisOptions, RedisPort};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::autoscale::Autoscaler;
 use crate::capacity::Capacity;
+use crate::events::EventFlow;
+use crate::events::follow::Follower;
+use crate::events::queue::EventQueue;
+use crate::events::stand_in::Marker;
 use crate::journal::Journal;
-use crate::leader::LeaderLease;
+use crate::leader::{LeaderLease, Leadership};
+use crate::lifecycle::{LifecycleHooks, LifecycleKeeper, NoHooks};
 use crate::metrics::Metrics;
+use crate::nodes::{ClusterNodes, NoNodes};
 use crate::policy_source::{PolicySource, PolicyState, watch_policy};
 use crate::server::{Pulse, Shown, serve};
 use crate::status::{ControllerStatus, Snapshot};
+use crate::watching::watch_while_leading;
 
 /// Pauses between attempts to reach a queue that has never answered.
 const CONNECT_PAUSE_FIRST: Duration = Duration::from_millis(250);
@@ -55,12 +63,32 @@ pub enum QueueSource {
     Redis(RedisOptions),
 }
 
+/// What interruptions are learned from and answered with, beside the queue of work. By default
+/// there is nothing: no messages, no cluster, no Auto Scaling.
+#[derive(Clone)]
+pub struct EventParts {
+    /// Messages about instances; none leaves it to the agents.
+    pub inbox: Option<Arc<dyn EventQueue>>,
+    /// The nodes of the cluster.
+    pub nodes: Arc<dyn ClusterNodes>,
+    /// The hooks of Auto Scaling groups.
+    pub hooks: Arc<dyn LifecycleHooks>,
+}
+
+impl Default for EventParts {
+    fn default() -> Self {
+        Self { inbox: None, nodes: Arc::new(NoNodes), hooks: Arc::new(NoHooks) }
+    }
+}
+
 /// The outside world.
 pub struct Outside {
     /// Where the work is.
     pub queue: QueueSource,
     /// Where nodes come from.
     pub capacity: Arc<dyn Capacity>,
+    /// What interruptions are learned from.
+    pub events: EventParts,
     /// Who may act.
     pub leader: Arc<dyn LeaderLease>,
     /// What is counted; shared with the capacity provider.
@@ -105,7 +133,7 @@ pub async fn run(
         status: outside.status.clone(),
         pulse: pulse.clone(),
     };
-    let mut tasks = tokio::task::JoinSet::new();
+    let mut tasks = JoinSet::new();
     if let Some(address) = config.listen {
         tasks.spawn(serve(listen(address).await?, shown, stop.clone()));
     }
@@ -128,6 +156,18 @@ pub async fn run(
             stop.clone(),
         );
         tasks.spawn(reaper);
+        let process = draw();
+        let attendants = Attendants {
+            queue: queue.clone(),
+            parts: outside.events,
+            leadership: leadership.clone(),
+            policy: policy_seen.clone(),
+            metrics: outside.metrics.clone(),
+            status: outside.status.clone(),
+            now: outside.now,
+            process,
+        };
+        attendants.spawn(&mut tasks, &stop);
         let autoscaler = Autoscaler {
             queue,
             capacity: outside.capacity,
@@ -139,13 +179,69 @@ pub async fn run(
             status: outside.status,
             pulse,
             now: outside.now,
-            process: draw(),
+            process,
         };
         autoscaler.run(stop.clone()).await;
     }
     stop.cancel();
     while tasks.join_next().await.is_some() {}
     Ok(())
+}
+
+/// Everything that attends to interruptions: messages, silent agents, lifecycle actions.
+struct Attendants {
+    queue: WorkQueue,
+    parts: EventParts,
+    leadership: watch::Receiver<Option<Leadership>>,
+    policy: watch::Receiver<PolicyState>,
+    metrics: Metrics,
+    status: ControllerStatus,
+    now: fn() -> UnixMillis,
+    process: u32,
+}
+
+impl Attendants {
+    fn spawn(self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+        let Self { queue, parts, leadership, policy, metrics, status, now, process } = self;
+        let (looks, views) = watch::channel(None);
+        tasks.spawn(watch_while_leading(queue.clone(), leadership.clone(), looks, stop.clone()));
+        let metrics = metrics.events;
+        let marker =
+            Marker { nodes: parts.nodes.clone(), metrics: metrics.clone(), status: status.clone() };
+        if let Some(inbox) = parts.inbox {
+            let flow = EventFlow {
+                inbox,
+                queue: queue.clone(),
+                nodes: parts.nodes.clone(),
+                marker: marker.clone(),
+                views: views.clone(),
+                leadership: leadership.clone(),
+                policy: policy.clone(),
+                now,
+            };
+            tasks.spawn(flow.run(stop.clone()));
+        }
+        let follower = Follower {
+            queue: queue.clone(),
+            marker,
+            views: views.clone(),
+            leadership: leadership.clone(),
+            policy: policy.clone(),
+        };
+        tasks.spawn(follower.run(stop.clone()));
+        let keeper = LifecycleKeeper {
+            queue,
+            hooks: parts.hooks,
+            nodes: parts.nodes,
+            views,
+            leadership,
+            policy,
+            metrics,
+            status,
+            process,
+        };
+        tasks.spawn(keeper.run(stop.clone()));
+    }
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, ControllerError> {
@@ -192,4 +288,4 @@ fn draw() -> u32 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

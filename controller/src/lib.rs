@@ -9,14 +9,20 @@
 
 mod actuate;
 mod autoscale;
+mod fence;
 mod observe;
 mod reaper;
 mod server;
+mod watching;
 
+pub mod aws;
 pub mod capacity;
 pub mod controller;
+pub mod events;
 pub mod journal;
 pub mod leader;
+pub mod lifecycle;
 pub mod metrics;
+pub mod nodes;
 pub mod policy_source;
 pub mod status;

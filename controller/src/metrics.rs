@@ -2,6 +2,8 @@
 //!
 //! Labels come from closed sets only. A gauge whose signal is unknown is NaN, never zero.
 
+mod events;
+
 use std::time::Duration;
 
 use ebbtide_core::observation::{Observation, ReplicaState, TrainerPhase};
@@ -14,7 +16,7 @@ use prometheus::{
     TextEncoder,
 };
 
-use crate::capacity::CapacityError;
+pub(crate) use self::events::{EventError, EventMetrics};
 
 /// Buckets of a tick: from nothing to do, to every read at its time limit.
 const LOOP_BUCKETS_SECONDS: [f64; 8] = [0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 15.0];
@@ -29,6 +31,7 @@ pub struct Metrics {
     /// Calls of the provider's API, by operation and result.
     pub api_calls: ApiCalls,
     pub(crate) units_reaped: IntCounter,
+    pub(crate) events: EventMetrics,
     pub(crate) loop_duration: Histogram,
     loop_last_success: Gauge,
     leader: Gauge,
@@ -67,20 +70,9 @@ struct CapacityMetrics {
 pub struct ApiCalls(IntCounterVec);
 
 impl ApiCalls {
-    /// Counts one call; `code` is from the closed set that [`ApiCalls::code_of`] answers.
+    /// Counts one call; `code` is `ok`, or why it was not carried out, from a closed set.
     pub fn count(&self, operation: &'static str, code: &'static str) {
         self.0.with_label_values(&[operation, code]).inc();
-    }
-
-    /// The code of an outcome.
-    pub fn code_of<T>(outcome: &Result<T, CapacityError>) -> &'static str {
-        match outcome {
-            Ok(_) => "ok",
-            Err(CapacityError::Unavailable { .. }) => "unavailable",
-            Err(error @ CapacityError::Refused { .. }) if error.is_retriable() => "throttled",
-            Err(CapacityError::Refused { .. }) => "refused",
-            Err(CapacityError::Moved { .. } | CapacityError::Foreign { .. }) => "not_sent",
-        }
     }
 }
 
@@ -147,6 +139,7 @@ impl Metrics {
             api_calls: ApiCalls(calls),
             units_reaped: make
                 .counter("units_reaped_total", "Units returned because their lease ran out.")?,
+            events: EventMetrics::new(&make)?,
             loop_duration: make.add(Histogram::with_opts(loop_opts))?,
             loop_last_success: make.gauge(
                 "loop_last_success_timestamp_seconds",

@@ -1,6 +1,7 @@
 //! What the controller shows of itself: one snapshot, replaced after every tick.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ebbtide_core::time::UnixMillis;
 use serde::Serialize;
@@ -33,6 +34,9 @@ pub struct Snapshot {
     pub held: Option<String>,
     /// What cannot be reached, in words; empty when all is well.
     pub problems: Vec<String>,
+    /// What hinders the handling of events and lifecycle actions, in words. Scaling goes on, so
+    /// that a controller with such problems is ready.
+    pub event_problems: Vec<String>,
     /// What is wrong with the newest policy, while the last valid one stays in force.
     pub policy_problem: Option<String>,
     /// Decisions on the size that were carried out since the controller began.
@@ -41,16 +45,43 @@ pub struct Snapshot {
     pub last_decision: Option<String>,
 }
 
+/// What a problem with events is about; one problem is shown of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Topic {
+    /// Reading the queue of events.
+    EventQueue,
+    /// Marking nodes whose agents are silent.
+    Cordon,
+    /// Completing lifecycle actions.
+    Lifecycle,
+}
+
 /// A shared place for the snapshot.
 #[derive(Debug, Clone, Default)]
 pub struct ControllerStatus {
     snapshot: Arc<RwLock<Arc<Snapshot>>>,
+    event_problems: Arc<Mutex<BTreeMap<Topic, String>>>,
 }
 
 impl ControllerStatus {
-    /// The last snapshot.
+    /// The last snapshot, with the problems of this moment.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone()
+        let snapshot = self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let problems = self.event_problems.lock().unwrap_or_else(PoisonError::into_inner);
+        if problems.is_empty() {
+            return snapshot;
+        }
+        let event_problems = problems.values().cloned().collect();
+        Arc::new(Snapshot { event_problems, ..(*snapshot).clone() })
+    }
+
+    pub(crate) fn set_problem(&self, topic: Topic, problem: String) {
+        let mut problems = self.event_problems.lock().unwrap_or_else(PoisonError::into_inner);
+        problems.insert(topic, problem);
+    }
+
+    pub(crate) fn clear_problem(&self, topic: Topic) {
+        self.event_problems.lock().unwrap_or_else(PoisonError::into_inner).remove(&topic);
     }
 
     pub(crate) fn replace(&self, snapshot: Snapshot) {

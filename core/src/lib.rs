@@ -5,6 +5,7 @@
 //! simulator take the same ones.
 
 pub mod drain;
+pub mod event;
 pub mod fabric;
 pub mod ids;
 pub mod maintenance;

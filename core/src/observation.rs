@@ -217,6 +217,8 @@ pub struct NodeView {
     pub instance: Option<InstanceId>,
     /// Since when it is silent.
     pub heartbeat_age: Duration,
+    /// Whether EC2 has announced that it takes the instance for itself.
+    pub is_reclaimed: bool,
 }
 
 /// How far a replica is on its way into or out of service, the earliest stage first.

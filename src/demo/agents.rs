@@ -9,7 +9,7 @@ use ebbtide_agent::{
     Agent, AgentConfig, AgentHandle, ImdsClient, Outside as AgentWorld, Pace, agent_holder,
 };
 use ebbtide_controller::capacity::local::LocalCapacity;
-use ebbtide_controller::controller::{self, ControllerConfig, Outside, QueueSource};
+use ebbtide_controller::controller::{self, ControllerConfig, EventParts, Outside, QueueSource};
 use ebbtide_controller::leader::MemoryLease;
 use ebbtide_controller::metrics::Metrics;
 use ebbtide_controller::policy_source::PolicySource;
@@ -75,6 +75,7 @@ pub fn start_controller(
     let outside = Outside {
         queue: QueueSource::Ready(queue.clone()),
         capacity: Arc::new(capacity),
+        events: EventParts::default(),
         leader: Arc::new(MemoryLease::default().candidate()),
         metrics: Metrics::new()?,
         status: status.clone(),

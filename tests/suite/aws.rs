@@ -1,4 +1,4 @@
-//! What the tests themselves ask of moto: groups and instances, over the plain query API.
+//! What the tests themselves ask of moto: groups, instances and queues, over the plain query API.
 
 use ebbtide_harness::Moto;
 
@@ -48,6 +48,7 @@ impl<'a> Group<'a> {
 async fn ask(moto: &Moto, service: &str, action: &str) -> String {
     let (version, credential) = match service {
         "autoscaling" => ("2011-01-01", "autoscaling"),
+        "sqs" => ("2012-11-05", "sqs"),
         _ => ("2016-11-15", "ec2"),
     };
     let answer = reqwest::Client::new()
@@ -78,4 +79,59 @@ fn elements(text: &str, name: &str) -> Vec<String> {
         .filter_map(|rest| rest.split(&close).next())
         .map(str::to_owned)
         .collect()
+}
+
+/// A queue in moto.
+pub struct Queue<'a> {
+    moto: &'a Moto,
+    name: String,
+}
+
+impl<'a> Queue<'a> {
+    /// Creates one.
+    pub async fn create(moto: &'a Moto, name: &str) -> Self {
+        let queue = Self { moto, name: name.to_owned() };
+        ask(moto, "sqs", &format!("Action=CreateQueue&QueueName={name}")).await;
+        queue
+    }
+
+    /// Its URL, which is the same whenever a queue of this name is created.
+    pub fn url(&self) -> String {
+        queue_url(self.moto, &self.name)
+    }
+
+    /// Sends a message.
+    pub async fn send(&self, body: &str) {
+        let url = percent_encoded(&self.url());
+        let body = percent_encoded(body);
+        let send = format!("Action=SendMessage&QueueUrl={url}&MessageBody={body}");
+        ask(self.moto, "sqs", &send).await;
+    }
+
+    /// Messages that were not deleted: those that wait, and those that are hidden.
+    pub async fn left(&self) -> u32 {
+        let url = percent_encoded(&self.url());
+        let read = format!("Action=GetQueueAttributes&QueueUrl={url}&AttributeName.1=All");
+        let text = ask(self.moto, "sqs", &read).await;
+        let names = elements(&text, "Name");
+        let values = elements(&text, "Value");
+        let of = |wanted: &str| -> u32 {
+            let mut found = names.iter().zip(&values).filter(|(name, _)| *name == wanted);
+            found.next().map_or(0, |(_, value)| value.parse().unwrap())
+        };
+        of("ApproximateNumberOfMessages") + of("ApproximateNumberOfMessagesNotVisible")
+    }
+}
+
+/// The URL of a queue in moto, whether or not it is there.
+pub fn queue_url(moto: &Moto, name: &str) -> String {
+    format!("{}/123456789012/{name}", moto.url())
+}
+
+fn percent_encoded(text: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
+    };
+    text.bytes().map(encode).collect()
 }

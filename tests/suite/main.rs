@@ -12,6 +12,7 @@ mod bench;
 mod chart;
 mod controller;
 mod demo;
+mod events;
 mod lane;
 mod operator;
 mod policy;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ebbtide_agent::kubernetes::SeenPod;
 use ebbtide_queue::control::{DrainState, NodeRole, NodeState};
 
 use crate::world::{Node, World, until, within};
@@ -14,12 +15,16 @@ fn start_trainer(world: &World, name: &str) -> Node {
 #[tokio::test(flavor = "multi_thread")]
 async fn noticed_trainer_node_asks_for_a_checkpoint_and_is_drained_when_it_is_written() {
     let world = World::new();
+    let pod = SeenPod::ordinary("rl", "trainer", "trainer");
+    world.pods.bind(&"t1".parse().unwrap(), pod);
     let node = start_trainer(&world, "t1");
     node.wait_until(|agent| agent.is_gate_open()).await;
     node.announce(100);
     until(|| async { world.queue.view().await.unwrap().checkpoint.is_pending() }).await;
     within(world.marks.wait_for(&node.name, |marked| marked.is_cordoned)).await;
     assert_eq!(node.agent.state(), NodeState::Draining, "the trainer still writes");
+    node.wait_until(|agent| agent.pods_left() == Some(1)).await;
+    assert!(world.pods.departed().is_empty(), "nothing is evicted before");
     let requested = world.queue.view().await.unwrap().checkpoint.requested.unwrap();
     world.queue.confirm_checkpoint(requested).await.unwrap();
     node.wait_until(|agent| agent.state() == NodeState::Drained).await;
@@ -31,6 +36,8 @@ async fn noticed_trainer_node_asks_for_a_checkpoint_and_is_drained_when_it_is_wr
     let view = world.queue.view().await.unwrap();
     assert_eq!(view.nodes[0].role, NodeRole::Trainer);
     assert_eq!(view.checkpoint.requested, Some(requested), "asked for once");
+    node.wait_until(|agent| agent.pods_left() == Some(0)).await;
+    assert_eq!(world.pods.departed().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,6 @@
 //! exactly the named instances. Throttling is retried with jitter within the time limit of a call
 //! and says nothing about capacity.
 
-mod calls;
 mod convert;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,13 +14,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use aws_sdk_autoscaling::types::AutoScalingGroup;
 use aws_sdk_ec2::types::Filter;
-use aws_smithy_http_client::tls;
 use ebbtide_core::ids::NodeName;
 use ebbtide_core::observation::{Activities, InstanceId, InstanceView, PoolView, Signal};
 use ebbtide_core::policy::{AutoScalingGroupName, Market, Pool, PoolName, Provider};
 
-use self::calls::call;
 use super::{Capacity, CapacityError};
+use crate::aws::{AwsError, call};
 use crate::metrics::ApiCalls;
 
 /// Longest time for what is nice to know beside the sizes: names of new nodes, then activities.
@@ -36,16 +34,6 @@ const INSTANCES_PER_CALL: usize = 200;
 
 /// Activities that are read of a group that is short: several tries of every missing node.
 const ACTIVITIES_LIMIT: i32 = 50;
-
-/// How to reach AWS. What is not given comes from the standard variables and files.
-#[derive(Debug, Clone, Default)]
-pub struct AwsSettings {
-    /// The region; none takes `AWS_REGION` or the profile's.
-    pub region: Option<String>,
-    /// One address for all services, `http://` included; none takes `AWS_ENDPOINT_URL` and its
-    /// variants per service, or AWS's own.
-    pub endpoint_url: Option<String>,
-}
 
 /// Auto Scaling groups of one account and region.
 pub struct AsgCapacity {
@@ -66,25 +54,8 @@ struct Machine {
 }
 
 impl AsgCapacity {
-    /// Clients with the standard chain of credentials. Nothing is called yet, so that AWS may be
-    /// away.
-    pub async fn connect(settings: AwsSettings, calls: ApiCalls) -> Self {
-        let ring = tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring);
-        let http = aws_smithy_http_client::Builder::new().tls_provider(ring).build_https();
-        let mut loader = aws_config::defaults(aws_config::BehaviorVersion::latest())
-            .http_client(http)
-            .retry_config(aws_config::retry::RetryConfig::disabled());
-        if let Some(region) = settings.region {
-            loader = loader.region(aws_config::Region::new(region));
-        }
-        if let Some(url) = settings.endpoint_url {
-            loader = loader.endpoint_url(url);
-        }
-        Self::with_config(&loader.load().await, calls)
-    }
-
-    /// Clients with this configuration.
-    pub fn with_config(config: &aws_config::SdkConfig, calls: ApiCalls) -> Self {
+    /// Clients with this configuration. Nothing is called yet, so that AWS may be away.
+    pub fn new(config: &aws_config::SdkConfig, calls: ApiCalls) -> Self {
         Self {
             groups: aws_sdk_autoscaling::Client::new(config),
             instances: aws_sdk_ec2::Client::new(config),
@@ -222,10 +193,8 @@ impl AsgCapacity {
         match outcome {
             Ok(_) => Ok(()),
             // It is on its way out already: the reply to an earlier call was lost.
-            Err(CapacityError::Refused { message, .. }) if convert::says_not_found(&message) => {
-                Ok(())
-            }
-            Err(error) => Err(error),
+            Err(AwsError::Refused { message, .. }) if convert::says_not_found(&message) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 }

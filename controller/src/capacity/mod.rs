@@ -14,6 +14,8 @@ use ebbtide_core::observation::{FailureKind, InstanceId, PoolView};
 use ebbtide_core::policy::Pool;
 use thiserror::Error;
 
+use crate::aws::AwsError;
+
 /// Longest time that one call may take, its retries included.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
 
@@ -54,6 +56,19 @@ pub enum CapacityError {
         /// Which pool.
         pool: String,
     },
+}
+
+impl From<AwsError> for CapacityError {
+    fn from(error: AwsError) -> Self {
+        match error {
+            AwsError::Unavailable { what, problem } => {
+                Self::Unavailable { what: what.to_owned(), problem }
+            }
+            AwsError::Refused { what, code, message } => {
+                Self::Refused { what: what.to_owned(), code, message }
+            }
+        }
+    }
 }
 
 impl CapacityError {

@@ -1,6 +1,6 @@
 //! The whole controller on a queue in memory, the local provider and a lease in memory.
 
-mod world;
+pub(crate) mod world;
 
 use std::sync::atomic::Ordering;
 

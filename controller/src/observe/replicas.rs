@@ -52,6 +52,7 @@ fn build(
             name: record.node.clone(),
             instance: instances.of_node(record),
             heartbeat_age: view.now.since(record.heartbeat).min(reads.watched_for),
+            is_reclaimed: is_reclaimed(record, drain),
         })
         .collect();
     let leased = match &reads.status {
@@ -122,6 +123,17 @@ fn state_of(
 /// maintenance that is still ahead are advice: such a node is left first, and works until then.
 fn has_notice(record: &NodeRecord) -> bool {
     record.notice_kind.is_some() && !is_advised(record)
+}
+
+/// Whether EC2 takes the node for itself, by the agent's word or that of the queue of events.
+fn is_reclaimed(record: &NodeRecord, drain: Option<&DrainRecord>) -> bool {
+    let kinds = [NoticeKind::SpotTerminate, NoticeKind::SpotStop, NoticeKind::SpotHibernate];
+    let is_told = kinds.iter().any(|kind| record.notice_kind.as_deref() == Some(kind.as_str()));
+    let is_lost = |drain: &DrainRecord| {
+        let is_named = drain.lost.is_empty() || drain.lost.0.contains(&record.node);
+        drain.reason == DrainReason::Notice && is_named
+    };
+    is_told || drain.is_some_and(is_lost)
 }
 
 fn is_advised(record: &NodeRecord) -> bool {

@@ -1,5 +1,5 @@
 //! Which pools are left out for a while: benched after a failed launch, for growing times, or left
-//! to another writer who sets their size.
+//! to another writer who sets their size; and which come last, since AWS takes instances there.
 //!
 //! Only times that the provider gave are compared with each other; the time on the bench runs on
 //! the controller's clock from the moment the failure was seen.
@@ -14,6 +14,10 @@ const BENCH_FIRST: Duration = Duration::from_secs(180);
 
 /// Longest time on the bench (Cluster Autoscaler's longest back-off).
 const BENCH_MAX: Duration = Duration::from_secs(1800);
+
+/// How long a pool that has just lost an instance to AWS comes last (Karpenter's cache of
+/// unavailable offerings).
+const RECLAIM_PAUSE: Duration = Duration::from_secs(180);
 
 /// Longest time that a pool may stay short without a word and without growing.
 const LAUNCH_LIMIT: Duration = Duration::from_secs(600);
@@ -35,6 +39,8 @@ pub(super) struct PoolMemory {
     /// Since when the pool has had fewer nodes than asked for without growing.
     short_since: Option<UnixMillis>,
     bench: Option<Bench>,
+    /// Until when the pool comes last, after AWS took an instance of it.
+    last_until: Option<UnixMillis>,
     /// The size that was last asked for and granted.
     asked: Option<u32>,
     /// Looks in a row that showed another size.
@@ -84,6 +90,17 @@ impl PoolMemory {
             next.send_to_bench(kind, now);
         }
         next
+    }
+
+    /// AWS takes an instance of the pool.
+    pub fn note_reclaim(&mut self, now: UnixMillis) {
+        self.last_until = Some(now.plus(RECLAIM_PAUSE));
+    }
+
+    /// For how much longer the pool comes last, when it does.
+    pub fn comes_last(&self, now: UnixMillis) -> Option<Duration> {
+        let until = self.last_until.filter(|until| *until > now)?;
+        Some(until.remaining(now))
     }
 
     /// A size was asked for and granted; `None` when nobody knows what holds now. Only a look

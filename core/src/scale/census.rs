@@ -50,6 +50,8 @@ pub(super) struct PoolCount<'a> {
     pub spare: u32,
     /// Nodes that count.
     pub counted: u32,
+    /// Whether AWS has just taken an instance of it, so that others come first.
+    pub comes_last: bool,
 }
 
 /// Counts; the reasons when a size is unknown.
@@ -90,6 +92,7 @@ pub(super) fn take_census<'a>(
         let is_benched = memory.is_some_and(|pool| pool.benched(observation.now).is_some());
         let is_others = memory.is_some_and(|pool| pool.is_left_alone(observation.now));
         let mut count = PoolCount::of(terms, pool, size, leaving, is_benched);
+        count.comes_last = memory.is_some_and(|pool| pool.comes_last(observation.now).is_some());
         if is_others {
             (count.room, count.spare) = (0, 0);
         }
@@ -121,6 +124,7 @@ impl<'a> PoolCount<'a> {
             room: free_nodes / gang,
             spare: (size.desired.saturating_sub(size.floor) / gang).saturating_sub(leaving),
             counted,
+            comes_last: false,
         }
     }
 }

@@ -22,7 +22,7 @@ mod terms;
 mod tests;
 mod window;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use self::leaving::SILENCE_LIMIT;
 pub use self::pace::{MeasuredPace, Pace};
@@ -34,7 +34,7 @@ use self::bench::PoolMemory;
 use self::census::{Census, take_census};
 use self::demand::{Demand, judge_demand};
 use self::window::{Keep, WishWindow};
-use crate::observation::{FailureKind, Observation};
+use crate::observation::{FailureKind, InstanceId, Observation};
 use crate::policy::PoolName;
 
 /// What one plan hands to the next.
@@ -44,6 +44,8 @@ pub struct ScaleMemory {
     pools: BTreeMap<PoolName, PoolMemory>,
     highest: WishWindow,
     lowest: WishWindow,
+    /// Instances that AWS takes, as far as they were taken note of.
+    reclaimed: BTreeSet<InstanceId>,
 }
 
 impl Default for ScaleMemory {
@@ -53,6 +55,7 @@ impl Default for ScaleMemory {
             pools: BTreeMap::new(),
             highest: WishWindow::new(Keep::Largest),
             lowest: WishWindow::new(Keep::Smallest),
+            reclaimed: BTreeSet::new(),
         }
     }
 }
@@ -102,6 +105,26 @@ impl ScaleMemory {
             *next = next.advance(view, observation.now);
         }
         self.pools.retain(|name, _| observation.pools.iter().any(|view| view.name == *name));
+        self.look_for_reclaims(observation);
+    }
+
+    /// Each instance that AWS takes counts against its pool once. Replicas that are unknown say
+    /// nothing.
+    fn look_for_reclaims(&mut self, observation: &Observation) {
+        let Some(replicas) = observation.replicas.known() else { return };
+        let mut counted = BTreeSet::new();
+        for replica in replicas {
+            let reclaimed = replica.nodes.iter().filter(|node| node.is_reclaimed);
+            for instance in reclaimed.filter_map(|node| node.instance.clone()) {
+                if !self.reclaimed.contains(&instance) {
+                    let pool = replica.pool.as_ref().and_then(|name| self.pools.get_mut(name));
+                    let Some(pool) = pool else { continue };
+                    pool.note_reclaim(observation.now);
+                }
+                counted.insert(instance);
+            }
+        }
+        self.reclaimed = counted;
     }
 }
 
@@ -252,6 +275,9 @@ fn note_pools(
             let (pool, remaining) = (name.clone(), conflict.until.remaining(now));
             let (asked, found) = (conflict.asked, conflict.found);
             reasons.push(Reason::ConflictingWriter { pool, asked, found, remaining });
+        }
+        if let Some(remaining) = memory.pools.get(name).and_then(|pool| pool.comes_last(now)) {
+            reasons.push(Reason::PoolReclaimed { pool: name.clone(), remaining });
         }
         let (desired, observed) = (pool.size.desired, pool.counted);
         if let Some((kind, remaining)) = benched {

@@ -1,4 +1,5 @@
-//! The way in: drains are taken back first, then pools are raised in the order of preference.
+//! The way in: drains are taken back first, then pools are raised in the order of preference,
+//! those last of which AWS has just taken an instance.
 
 use super::census::Census;
 use super::plan::Action;
@@ -32,7 +33,9 @@ pub(super) fn raise(
         reasons.push(Reason::Infeasible { nodes_per_replica: gang });
         return;
     }
-    for pool in &census.pools {
+    // A pool that AWS is emptying would lose the new replica next.
+    let (last, first): (Vec<_>, Vec<_>) = census.pools.iter().partition(|pool| pool.comes_last);
+    for pool in first.into_iter().chain(last) {
         let added = missing.min(pool.room);
         if added == 0 {
             continue;

@@ -164,6 +164,13 @@ pub enum Reason {
         /// How much longer.
         remaining: Duration,
     },
+    /// AWS has just taken an instance of a pool: others come before it for a while.
+    PoolReclaimed {
+        /// Which.
+        pool: PoolName,
+        /// For how much longer.
+        remaining: Duration,
+    },
     /// A pool has fewer nodes than were asked for and fills up by itself.
     PoolFilling {
         /// Which.
@@ -335,6 +342,11 @@ impl Reason {
                 "pool {pool} is benched for {} more ({})",
                 Written(*remaining),
                 kind.as_str()
+            ),
+            Self::PoolReclaimed { pool, remaining } => write!(
+                f,
+                "AWS has just taken an instance of pool {pool}: others come first for {} more",
+                Written(*remaining)
             ),
             Self::PoolFilling { pool, desired, observed } => {
                 write!(f, "pool {pool} has {observed} of {desired} nodes and fills up by itself")

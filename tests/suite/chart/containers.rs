@@ -4,8 +4,12 @@
 
 use std::time::Duration;
 
-use ebbtide_harness::{Aemm, ControlPlane, Program, Redis, require, until};
+use ebbtide_harness::{Aemm, ControlPlane, Moto, Program, Redis, require, until};
 use serde_json::{Value, json};
+
+use crate::aws::Queue;
+use crate::events::{is_marked, report_once, spot};
+use crate::programs::queue;
 
 use super::release::{AGENT, CONTROLLER, LEASE, Release, shipped_policy};
 
@@ -101,6 +105,43 @@ async fn controller_of_the_chart_leads_with_the_rights_of_its_account() {
     release.close().await;
 }
 
+<<<<<<< HEAD
+#[tokio::test]
+async fn controller_of_the_chart_stands_in_for_a_silent_agent_with_the_rights_of_its_account() {
+    let redis = require!(Redis::start().await);
+    let moto = require!(Moto::start().await);
+    let cluster = require!(ControlPlane::shared().await);
+    let mut release = require!(Release::new(cluster, "chart-events").await);
+    let node = release.add_nodes(1).await.remove(0);
+    let instance = "i-0123456789abcdef3";
+    let identity = json!({ "spec": { "providerID": format!("aws:///us-east-1a/{instance}") } });
+    let patch = ["patch", "node", &node, "--patch", &identity.to_string()];
+    release.admin().run(&patch).await.unwrap();
+    let variables: Vec<Value> = [
+        ("AWS_ENDPOINT_URL", moto.url().as_str()),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+    ]
+    .map(|(name, value)| json!({ "name": name, "value": value }))
+    .into();
+    let events = Queue::create(&moto, "events").await;
+    let controller = json!({ "env": variables, "eventsQueue": events.url() });
+    let values = json!({ "aws": { "region": "us-east-1" }, CONTROLLER: controller });
+    install(&release, &redis, values).await;
+    report_once(&queue(&redis, "grpo-async", 4).await, &node).await;
+
+    let template = release.get("deployment", CONTROLLER).await;
+    let pod = [("POD_NAME", "controller-0"), ("POD_NAMESPACE", release.name())];
+    let mut controller = start(&release, CONTROLLER, &template, &pod).await;
+    events.send(&spot(instance)).await;
+    until("the marks on the node", EVENT_LIMIT, || async {
+        is_marked(&release.admin().get(&["node", &node]).await.ok()?).then_some(())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    end(&mut controller).await;
+    release.close().await;
+=======
 fn pod(space: &str, name: &str, node: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -108,6 +149,7 @@ fn pod(space: &str, name: &str, node: &str) -> Value {
         "metadata": { "namespace": space, "name": name },
         "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "played" }] },
     })
+>>>>>>> 80798428b509b2de296ef2a74ef519e5774180db
 }
 
 async fn install(release: &Release, redis: &Redis, values: Value) {

@@ -21,6 +21,8 @@ async fn wrong_values_are_refused_with_their_key() {
         ("agent.socket.path=/tmp/s", "/agent/socket", "path"),
         ("controller.port=70000", "/controller/port", "65,535"),
         ("controller.replicas=0", "/controller/replicas", "want 1"),
+        ("controller.eventsQueue=sqs:events", "/controller/eventsQueue", "pattern"),
+        ("controller.env[0].name=EBBTIDE_EVENTS_QUEUE", "/controller/env/0/name", "not"),
         ("agent.terminationGracePeriodSeconds=5", "/agent/terminationGracePeriod", "want 12"),
         ("agent.updateStrategy.maxUnavailable=0", "/agent/updateStrategy/maxUnav", "want 1"),
         ("agent.updateStrategy.maxUnavailable=half", "/agent/updateStrategy/maxUnav", "half"),

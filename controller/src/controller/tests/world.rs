@@ -1,33 +1,34 @@
 //! A small world around a controller: agents that drain when asked, a trainer that reports.
 
-use std::collections::BTreeSet;
+mod agents;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex};
 
 use async_trait::async_trait;
 use ebbtide_core::fabric::FabricVerdict;
-use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId};
+use ebbtide_core::ids::{NodeName, PolicyVersion, ReplicaId};
 use ebbtide_core::policy::Market;
 use ebbtide_core::sample::{Chunk, Finish, FinishReason, Origin};
 use ebbtide_core::work::PromptGroup;
 use ebbtide_queue::client::{Hint, MemoryPort, QueueError, QueuePort};
 use ebbtide_queue::command::{Command, Then, UnitWrite};
 use ebbtide_queue::control::{
-    ControlCommand, ControlReply, DrainProgress, DrainState, NodeRecord, NodeRole, NodeState,
-    TrainerPhase, TrainerRecord,
+    ControlCommand, ControlReply, DrainRecord, DrainState, NodeState, TrainerPhase, TrainerRecord,
 };
 use ebbtide_queue::memory::ShardSettings;
 use ebbtide_queue::reply::Reply;
 use tokio::time::Instant;
 
+pub use self::agents::{Agents, Told};
+use self::agents::{BEAT, holder};
 use super::super::*;
-use crate::capacity::local::{LocalCapacity, LocalNode, LocalPool, NodeOrder};
+use crate::capacity::local::{LocalCapacity, LocalPool};
 use crate::leader::MemoryLease;
 
 /// Longest that any event of these tests may take, on the paused clock.
 const LIMIT: Duration = Duration::from_secs(300);
-const BEAT: Duration = Duration::from_millis(500);
 
 /// The paused clock as a wall clock, so that nothing here runs on real time.
 pub fn paused_clock() -> UnixMillis {
@@ -39,12 +40,18 @@ pub fn paused_clock() -> UnixMillis {
 
 /// Two groups of one sample per step, lag 3, four samples on a node: 8 useful units, 1 to 4 nodes.
 pub fn policy(mode: &str) -> FleetPolicy {
+    policy_with(mode, "")
+}
+
+/// The same with a section `drain`, and a pool of an Auto Scaling group that nobody uses.
+pub fn policy_with(mode: &str, drain: &str) -> FleetPolicy {
     let text = format!(
         "apiVersion: ebbtide.dev/v1alpha1
 kind: FleetPolicy
 metadata: {{name: run}}
 spec:
   mode: {mode}
+  drain: {{{drain}}}
   staleness: {{maxLag: 3}}
   trainer: {{groupsPerStep: 2, groupSize: 1}}
   rollout:
@@ -59,6 +66,12 @@ spec:
     tick: 1s
   pools:
     - {{name: spot, provider: local, market: spot, maxNodes: 8}}
+    - name: group
+      provider: asg
+      autoScalingGroup: rollout-a
+      market: spot
+      instanceType: p5en.48xlarge
+      maxNodes: 8
 "
     );
     FleetPolicy::parse(&text, "test").expect("valid")
@@ -89,6 +102,7 @@ pub fn outside(
     Outside {
         queue,
         capacity: Arc::new(capacity),
+        events: EventParts::default(),
         leader: Arc::new(lease.candidate()),
         metrics: Metrics::new().expect("names differ"),
         status,
@@ -137,91 +151,6 @@ impl QueuePort for FlakyPort {
     }
 }
 
-/// Agents in miniature: they report, and drain when asked and allowed to.
-#[derive(Default)]
-pub struct Agents {
-    pub may_drain: AtomicBool,
-    dead: Mutex<BTreeSet<NodeName>>,
-}
-
-impl Agents {
-    /// The node falls silent without a word.
-    pub fn kill(&self, node: &NodeName) {
-        self.dead.lock().expect("no panic").insert(node.clone());
-    }
-
-    fn lives(&self, node: &NodeName) -> bool {
-        !self.dead.lock().expect("no panic").contains(node)
-    }
-
-    async fn obey(self: Arc<Self>, provider: LocalCapacity, queue: WorkQueue) {
-        loop {
-            match provider.next_order().await {
-                NodeOrder::Start(node) => {
-                    tokio::spawn(self.clone().report(node, queue.clone()));
-                }
-                NodeOrder::Stop(node) => self.kill(&node.node),
-            }
-        }
-    }
-
-    async fn report(self: Arc<Self>, node: LocalNode, queue: WorkQueue) {
-        while self.lives(&node.node) {
-            if self.report_once(&node, &queue).await.is_err() {
-                tracing::debug!("queue is away");
-            }
-            tokio::time::sleep(BEAT).await;
-        }
-    }
-
-    async fn report_once(&self, node: &LocalNode, queue: &WorkQueue) -> Result<(), QueueError> {
-        let replica = ReplicaId::from(&node.node);
-        let drain = queue.view().await?.active_drain(&replica).cloned();
-        let state = match &drain {
-            None => NodeState::Ready,
-            Some(_) if self.may_drain.load(Ordering::Relaxed) => NodeState::Drained,
-            Some(_) => NodeState::Draining,
-        };
-        let report = match state {
-            NodeState::Drained => Some(DrainState::Drained),
-            NodeState::Draining => Some(DrainState::Draining),
-            _ => None,
-        };
-        if let (Some(drain), Some(state)) = (drain, report) {
-            let (request_id, replica) = (drain.request_id, replica.clone());
-            queue.report_drain(DrainProgress { replica, request_id, generation: 0, state }).await?;
-        }
-        queue.put_node(record(node, state)).await
-    }
-}
-
-fn record(node: &LocalNode, state: NodeState) -> NodeRecord {
-    NodeRecord {
-        node: node.node.clone(),
-        holder: holder(&node.node),
-        replica: (&node.node).into(),
-        instance_id: Some(node.instance.0.clone()),
-        instance_type: None,
-        role: NodeRole::Rollout,
-        pods_left: None,
-        idle_since: None,
-        zone: None,
-        market: None,
-        state,
-        fabric: FabricVerdict::NotApplicable,
-        in_flight: 0,
-        tokens_per_second: 10.0,
-        weights_version: Some(PolicyVersion(0)),
-        notice_kind: None,
-        notice_deadline: None,
-        heartbeat: UnixMillis(0),
-    }
-}
-
-fn holder(node: &NodeName) -> Holder {
-    format!("{node}/boot/agent").parse().expect("valid")
-}
-
 /// A controller and everything around it.
 pub struct World {
     pub queue: WorkQueue,
@@ -229,6 +158,8 @@ pub struct World {
     pub provider: LocalCapacity,
     pub agents: Arc<Agents>,
     pub phase: Arc<Mutex<TrainerPhase>>,
+    pub metrics: Metrics,
+    parts: EventParts,
     lease: MemoryLease,
     status: ControllerStatus,
     shutdown: CancellationToken,
@@ -238,6 +169,11 @@ pub struct World {
 
 impl World {
     pub async fn start(policy: FleetPolicy) -> Self {
+        Self::start_with(policy, EventParts::default()).await
+    }
+
+    /// Starts it with queue of events, cluster and hooks.
+    pub async fn start_with(policy: FleetPolicy, parts: EventParts) -> Self {
         let memory = MemoryPort::new(2, ShardSettings::default(), paused_clock);
         let port = Arc::new(FlakyPort { memory, is_away: AtomicBool::new(false) });
         let queue = WorkQueue::new(port.clone());
@@ -247,6 +183,8 @@ impl World {
             provider: provider(),
             agents: Arc::default(),
             phase: Arc::new(Mutex::new(TrainerPhase::Train)),
+            metrics: Metrics::new().expect("names differ"),
+            parts,
             lease: MemoryLease::default(),
             status: ControllerStatus::default(),
             shutdown: CancellationToken::new(),
@@ -264,13 +202,15 @@ impl World {
 
     fn outside(&self, status: ControllerStatus) -> Outside {
         let queue = QueueSource::Ready(self.queue.clone());
-        outside(queue, self.provider.clone(), self.lease.clone(), status)
+        let outside = outside(queue, self.provider.clone(), self.lease.clone(), status);
+        Outside { events: self.parts.clone(), metrics: self.metrics.clone(), ..outside }
     }
 
     /// One more controller for the same lease; it ends with the world.
     pub fn add_controller(&mut self, policy: FleetPolicy) -> ControllerStatus {
         let status = ControllerStatus::default();
-        let outside = self.outside(status.clone());
+        let metrics = Metrics::new().expect("names differ");
+        let outside = Outside { metrics, ..self.outside(status.clone()) };
         self.tasks.spawn(async move {
             run(config(policy), outside, CancellationToken::new()).await.expect("runs");
         });
@@ -307,6 +247,12 @@ impl World {
 
     pub async fn node_records(&self) -> usize {
         self.queue.view().await.expect("memory").nodes.len()
+    }
+
+    /// The drain of a node's replica, if there is one.
+    pub async fn drain_of(&self, node: &NodeName) -> Option<DrainRecord> {
+        let view = self.queue.view().await.expect("memory");
+        view.drains.into_iter().find(|drain| drain.replica == ReplicaId::from(node))
     }
 
     pub async fn drains(&self) -> Vec<(String, DrainState)> {

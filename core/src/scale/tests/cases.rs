@@ -236,6 +236,48 @@ fn next_pool_takes_what_the_benched_one_cannot() {
     assert_eq!(actions(&plan), ["raise pool on-demand from 0 to 4"], "{plan}");
 }
 
+/// Case 56 of the interruption cases.
+#[test]
+fn pool_that_just_lost_an_instance_comes_last_and_is_tried_again_later() {
+    let raises = |world: &mut World| actions(&world.plan());
+    let mut world = World::new().with_work(200, 16, 2).with_replicas(SPOT, &[16]);
+    world.terms.max_changes_per_tick = 1;
+    assert_eq!(raises(&mut world), ["raise pool spot from 1 to 2"]);
+
+    world.replica_mut("spot-1").nodes[0].is_reclaimed = true;
+    assert_eq!(raises(&mut world), ["raise pool on-demand from 0 to 1"]);
+    world.pass(SECOND * 179);
+    assert_eq!(raises(&mut world), ["raise pool on-demand from 0 to 1"]);
+    world.pass(SECOND);
+    assert_eq!(raises(&mut world), ["raise pool spot from 1 to 2"], "one loss counts once");
+}
+
+#[test]
+fn pool_that_just_lost_an_instance_is_better_than_none() {
+    let mut world = World::new().with_work(200, 16, 2).with_replicas(SPOT, &[16]);
+    (world.terms.max_changes_per_tick, world.terms.pools[ON_DEMAND].max_nodes) = (1, 0);
+    world.replica_mut("spot-1").nodes[0].is_reclaimed = true;
+    let plan = world.plan();
+    assert_eq!(actions(&plan), ["raise pool spot from 1 to 2"]);
+    let said = plan.to_string();
+    let expected = "AWS has just taken an instance of pool spot: others come first for 3m more";
+    assert!(said.contains(expected), "{said}");
+}
+
+#[test]
+fn loss_is_not_forgotten_while_records_cannot_be_read() {
+    let mut world = World::new().with_work(200, 16, 2).with_replicas(SPOT, &[16]);
+    world.replica_mut("spot-1").nodes[0].is_reclaimed = true;
+    world.plan();
+    let known = std::mem::replace(&mut world.seen.replicas, Signal::unknown("away"));
+    world.pass(SECOND * 120);
+    world.plan();
+    world.seen.replicas = known;
+    world.pass(SECOND * 60);
+    let plan = world.plan();
+    assert!(!plan.to_string().contains("AWS has just taken"), "it counts from the first sight");
+}
+
 #[test]
 fn group_that_replaces_its_losses_is_not_raised() {
     let mut world = World::new().with_work(128, 0, 0).with_replicas(SPOT, &[16; 6]);

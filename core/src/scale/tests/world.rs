@@ -243,6 +243,7 @@ impl World {
             name: format!("{name}.{node}").parse().expect("valid"),
             instance: Some(InstanceId(format!("i-{name}.{node}"))),
             heartbeat_age: Duration::from_secs(1),
+            is_reclaimed: false,
         });
         let nodes: Vec<NodeView> = nodes.collect();
         let market = self.terms.pools[pool].market;

@@ -1,0 +1,391 @@
+//! The real `ebbtide controller` process and its queue of events, against moto, Redis and a real
+//! API server.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use ebbtide_core::fabric::FabricVerdict;
+use ebbtide_core::ids::{NodeName, ReplicaId};
+use ebbtide_core::policy::Market;
+use ebbtide_core::time::UnixMillis;
+use ebbtide_harness::{ControlPlane, Moto, NodeSpec, Program, Redis, require, until};
+use ebbtide_queue::client::WorkQueue;
+use ebbtide_queue::control::{DrainReason, NodeRecord, NodeRole, NodeState};
+use serde_json::{Value, json};
+
+use crate::aws::{Group, Queue, queue_url};
+use crate::programs::*;
+
+const RUN: &str = "run-events";
+
+const POLICY: &str = "
+apiVersion: ebbtide.dev/v1alpha1
+kind: FleetPolicy
+metadata: {name: run-events}
+spec:
+  mode: act
+  queue: {shards: 1}
+  trainer: {groupsPerStep: 4, groupSize: 1}
+  rollout:
+    minReplicas: 1
+    maxReplicas: 5
+    concurrencyPerReplica: 4
+    pools: [spot-a]
+    tick: 500ms
+  pools:
+    - name: spot-a
+      provider: asg
+      autoScalingGroup: rollout-events
+      market: spot
+      instanceType: p5en.48xlarge
+      maxNodes: 5
+";
+
+/// A controller to be started.
+struct Controller<'a> {
+    redis: &'a Redis,
+    aws: &'a Moto,
+    sqs: &'a Moto,
+    policy: &'a str,
+    kubeconfig: Option<(&'a Path, &'a str)>,
+    imds: &'a str,
+    has_keys: bool,
+}
+
+impl Controller<'_> {
+    fn start(&self) -> (Program, String) {
+        let port = Program::free_port().expect("a free port");
+        let listen = format!("127.0.0.1:{port}");
+        let mut options = Program::options("ebbtide-events", EBBTIDE)
+            .arguments(["controller", "--policy", self.policy, "--redis", &self.redis.url()])
+            .arguments(["--events-queue", &queue_url(self.sqs, "events")])
+            .arguments(["--listen", &listen])
+            .variable("AWS_ENDPOINT_URL", &self.aws.url())
+            .variable("AWS_ENDPOINT_URL_SQS", &self.sqs.url())
+            .variable("AWS_EC2_METADATA_SERVICE_ENDPOINT", self.imds)
+            .variable("AWS_REGION", "us-east-1")
+            .variable("AWS_CONFIG_FILE", "/nowhere")
+            .variable("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+            .variable("NO_COLOR", "1");
+        if self.has_keys {
+            options = options
+                .variable("AWS_ACCESS_KEY_ID", "test")
+                .variable("AWS_SECRET_ACCESS_KEY", "test");
+        }
+        options = match self.kubeconfig {
+            Some((kubeconfig, namespace)) => options
+                .variable("KUBECONFIG", &kubeconfig.display().to_string())
+                .arguments(["--namespace", namespace]),
+            None => options.arguments(["--no-kubernetes"]),
+        };
+        (options.start().expect("the controller starts"), format!("http://{listen}"))
+    }
+}
+
+/// A metadata service that takes connections and never answers; it counts them.
+struct SilentMetadata {
+    url: String,
+    connections: Arc<AtomicU32>,
+}
+
+impl SilentMetadata {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let connections = Arc::new(AtomicU32::new(0));
+        let counted = connections.clone();
+        std::thread::spawn(move || {
+            let mut held = Vec::new();
+            for connection in listener.incoming() {
+                counted.fetch_add(1, Ordering::SeqCst);
+                held.push(connection);
+            }
+        });
+        Self { url, connections }
+    }
+
+    fn connections(&self) -> u32 {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+/// A Spot interruption warning of this moment.
+pub fn spot(instance: &str) -> String {
+    let now = ebbtide_queue::client::wall_clock_now();
+    format!(
+        r#"{{"version":"0","id":"{instance}-1","source":"aws.ec2","account":"123456789012",
+            "detail-type":"EC2 Spot Instance Interruption Warning","time":"{now}",
+            "region":"us-east-1","resources":["arn:aws:ec2:us-east-1b:instance/{instance}"],
+            "detail":{{"instance-id":"{instance}","instance-action":"terminate"}}}}"#
+    )
+}
+
+/// A node whose agent reports once and is silent from then on; it does not know its instance.
+pub async fn report_once(queue: &WorkQueue, node: &str) {
+    let node: NodeName = node.parse().unwrap();
+    let record = NodeRecord {
+        holder: format!("{node}/boot/agent-1").parse().unwrap(),
+        replica: ReplicaId::from(&node),
+        node,
+        role: NodeRole::Rollout,
+        instance_id: None,
+        instance_type: None,
+        zone: None,
+        market: Some(Market::Spot),
+        state: NodeState::Ready,
+        fabric: FabricVerdict::NotApplicable,
+        in_flight: 0,
+        tokens_per_second: 0.0,
+        weights_version: None,
+        notice_kind: None,
+        notice_deadline: None,
+        pods_left: None,
+        idle_since: None,
+        heartbeat: UnixMillis(0),
+    };
+    queue.put_node(record).await.expect("reported");
+}
+
+async fn node_of(cluster: &ControlPlane, name: &str) -> Value {
+    cluster.kubectl().get(&["node", name]).await.expect("it exists")
+}
+
+/// Whether a node is cordoned and has our taint.
+pub fn is_marked(node: &Value) -> bool {
+    let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    let is_tainted = taints.iter().any(|taint| taint["key"] == "ebbtide.dev/interruption");
+    is_tainted && node["spec"]["unschedulable"] == true
+}
+
+async fn text_of(url: &str) -> String {
+    reqwest::get(url).await.expect("answers").text().await.expect("text")
+}
+
+/// Case 30, and the way of a message from one end to the other.
+#[tokio::test]
+async fn node_of_an_instance_is_found_by_its_provider_id_drained_and_cordoned() {
+    let redis = require!(Redis::start().await);
+    let moto = require!(Moto::start().await);
+    let cluster = require!(ControlPlane::shared().await);
+    let namespace = cluster.unique_name("events-found");
+    cluster.create_namespace(&namespace).await.expect("namespace");
+    let (name, other) = (cluster.unique_name("i-0abc"), cluster.unique_name("ip-10-0-0-7"));
+    let (instance, foreign) = ("i-0123456789abcdef0", "i-0123456789abcdef1");
+    let host = "kubernetes.io/hostname";
+    let gone = NodeSpec::gpu(&name).label(host, "one-host");
+    let stays = NodeSpec::gpu(&other).label(host, "one-host");
+    let nodes = [
+        gone.provider_id(&format!("aws:///us-east-1a/{instance}")),
+        stays.provider_id(&format!("aws:///us-east-1a/{foreign}")),
+    ];
+    cluster.add_nodes(&nodes).await.expect("nodes");
+    let folder = tempfile::tempdir().unwrap();
+    let policy = policy_file(folder.path(), POLICY);
+    let work = queue(&redis, RUN, 1).await;
+    report_once(&work, &name).await;
+    let events = Queue::create(&moto, "events").await;
+    let controller = Controller {
+        redis: &redis,
+        aws: &moto,
+        sqs: &moto,
+        policy: &policy,
+        kubeconfig: Some((cluster.kubeconfig(), &namespace)),
+        imds: "http://127.0.0.1:1",
+        has_keys: true,
+    };
+    let (controller, _health) = controller.start();
+    events.send(&spot(instance)).await;
+    events.send(&spot("i-00000000000000000")).await;
+
+    let view = view_becomes(&work, "the drain", |view| !view.drains.is_empty()).await;
+    let view = view.unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    assert_eq!(view.drains[0].replica.as_str(), name);
+    assert_eq!(view.drains[0].reason, DrainReason::Notice);
+    until("the marks", EVENT_LIMIT, || async {
+        is_marked(&node_of(&cluster, &name).await).then_some(())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    let marked = node_of(&cluster, &name).await;
+    assert_eq!(marked["metadata"]["annotations"]["ebbtide.dev/cordoned"], "true");
+    until("no message to be left", EVENT_LIMIT, || async {
+        (events.left().await == 0).then_some(())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    assert!(!is_marked(&node_of(&cluster, &other).await), "only the node of the instance");
+    cluster.remove_nodes(&[&name, &other]).await.expect("removed");
+}
+
+/// Case 33, with a real admission policy.
+#[tokio::test]
+async fn admission_that_refuses_the_cordon_is_surfaced_and_keeps_the_message() {
+    let redis = require!(Redis::start().await);
+    let moto = require!(Moto::start().await);
+    let cluster = require!(ControlPlane::shared().await);
+    let namespace = cluster.unique_name("events-refused");
+    cluster.create_namespace(&namespace).await.expect("namespace");
+    let name = cluster.unique_name("refused");
+    let instance = "i-0fedcba9876543210";
+    let node = NodeSpec::gpu(&name).provider_id(&format!("aws:///us-east-1a/{instance}"));
+    cluster.add_nodes(&[node]).await.expect("node");
+    refuse_changes_of(&cluster, &name).await;
+    let folder = tempfile::tempdir().unwrap();
+    let policy = policy_file(folder.path(), POLICY);
+    let work = queue(&redis, RUN, 1).await;
+    report_once(&work, &name).await;
+    let events = Queue::create(&moto, "events").await;
+    let controller = Controller {
+        redis: &redis,
+        aws: &moto,
+        sqs: &moto,
+        policy: &policy,
+        kubeconfig: Some((cluster.kubeconfig(), &namespace)),
+        imds: "http://127.0.0.1:1",
+        has_keys: true,
+    };
+    let (mut controller, health) = controller.start();
+    events.send(&spot(instance)).await;
+
+    let view = view_becomes(&work, "the drain", |view| !view.drains.is_empty()).await;
+    view.unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    controller.logged("its message is kept", EVENT_LIMIT).await.expect("an error in the log");
+    let status: Value = serde_json::from_str(&text_of(&format!("{health}/status")).await).unwrap();
+    let problem = status["eventProblems"][0].as_str().expect("a problem").to_owned();
+    assert!(problem.contains(&name) && problem.contains("nobody may touch it"), "{problem}");
+    let metrics = text_of(&format!("{health}/metrics")).await;
+    let refused = r#"ebbtide_event_errors_total{kind="refused",role="rollout"}"#;
+    assert!(metrics.contains(refused), "{metrics}");
+    assert_eq!(events.left().await, 1, "the message is kept");
+
+    cluster.kubectl().run(&["delete", "validatingadmissionpolicy", &name]).await.expect("deleted");
+    until("the marks", EVENT_LIMIT, || async {
+        is_marked(&node_of(&cluster, &name).await).then_some(())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    until("no message to be left", EVENT_LIMIT, || async {
+        (events.left().await == 0).then_some(())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    let binding = ["delete", "validatingadmissionpolicybinding", &name];
+    cluster.kubectl().run(&binding).await.expect("deleted");
+    cluster.remove_nodes(&[&name]).await.expect("removed");
+}
+
+/// Refuses every change of a node's own fields, and waits until that is so.
+async fn refuse_changes_of(cluster: &ControlPlane, name: &str) {
+    let version = "admissionregistration.k8s.io/v1";
+    let policy = json!({
+        "apiVersion": version,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": { "name": name },
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["v1"],
+                "operations": ["UPDATE"], "resources": ["nodes"],
+            }]},
+            "matchConditions": [{
+                "name": "this-node", "expression": format!("object.metadata.name == '{name}'"),
+            }],
+            "validations": [{ "expression": "false", "message": "nobody may touch it" }],
+        },
+    });
+    let binding = json!({
+        "apiVersion": version,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": { "name": name },
+        "spec": { "policyName": name, "validationActions": ["Deny"] },
+    });
+    cluster.kubectl().create(&policy).await.expect("created");
+    cluster.kubectl().create(&binding).await.expect("created");
+    let touch = ["annotate", "node", name, "touched=yes", "--dry-run=server", "--overwrite"];
+    until("changes to be refused", EVENT_LIMIT, || async {
+        cluster.kubectl().run(&touch).await.is_err().then_some(())
+    })
+    .await
+    .expect("refused");
+}
+
+/// Case 6.
+#[tokio::test]
+async fn controller_is_ready_at_once_and_never_asks_the_metadata_service() {
+    let redis = require!(Redis::start().await);
+    let moto = require!(Moto::start().await);
+    let metadata = SilentMetadata::start();
+    let _pool = Group::create(&moto, "rollout-events", 1, 5).await;
+    let _events = Queue::create(&moto, "events").await;
+    let folder = tempfile::tempdir().unwrap();
+    let policy = policy_file(folder.path(), POLICY);
+    let controller = Controller {
+        redis: &redis,
+        aws: &moto,
+        sqs: &moto,
+        policy: &policy,
+        kubeconfig: None,
+        imds: &metadata.url,
+        has_keys: true,
+    };
+    // The quickest of three: other tests use the same cores.
+    let mut quickest = Duration::MAX;
+    for _ in 0..3 {
+        let begun = Instant::now();
+        let (mut program, health) = controller.start();
+        program.ready(&format!("{health}/readyz"), EVENT_LIMIT).await.expect("ready");
+        quickest = quickest.min(begun.elapsed());
+    }
+    assert!(quickest < Duration::from_secs(2), "ready after {quickest:?}");
+    // Without keys the chain of sources is walked to its end.
+    let (mut keyless, _health) = Controller { has_keys: false, ..controller }.start();
+    let away = "queue of events cannot be read";
+    keyless.logged(away, EVENT_LIMIT).await.expect("it says that it has no keys");
+    assert_eq!(metadata.connections(), 0);
+}
+
+/// Case 50.
+#[tokio::test]
+async fn queue_of_events_that_is_down_at_the_start_hinders_no_scaling_and_is_met_later() {
+    let redis = require!(Redis::start().await);
+    let moto = require!(Moto::start().await);
+    let mut sqs = require!(Moto::start().await);
+    sqs.kill();
+    let pool = Group::create(&moto, "rollout-events", 0, 5).await;
+    let folder = tempfile::tempdir().unwrap();
+    let policy = policy_file(folder.path(), POLICY);
+    let work = queue(&redis, RUN, 1).await;
+    report_once(&work, "node-a").await;
+    let controller = Controller {
+        redis: &redis,
+        aws: &moto,
+        sqs: &sqs,
+        policy: &policy,
+        kubeconfig: None,
+        imds: "http://127.0.0.1:1",
+        has_keys: true,
+    };
+    let (mut controller, health) = controller.start();
+    controller.logged("queue of events cannot be read", EVENT_LIMIT).await.expect("says so");
+    until("the minimum", EVENT_LIMIT, || async { (pool.desired().await == 1).then_some(()) })
+        .await
+        .expect("scaling works");
+    controller.ready(&format!("{health}/readyz"), EVENT_LIMIT).await.expect("it is ready");
+
+    sqs.restart().await.expect("starts");
+    let events = Queue::create(&sqs, "events").await;
+    let instance = "i-0123456789abcdef2";
+    events.send(&spot(instance)).await;
+    until("the message to be handled", EVENT_LIMIT, || async {
+        (events.left().await == 0).then_some(())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    let metrics = text_of(&format!("{health}/metrics")).await;
+    let counted = r#"ebbtide_events_unknown_instance_total{role="rollout"} 1"#;
+    assert!(metrics.contains(counted), "{metrics}");
+    assert!(controller.is_running());
+}
