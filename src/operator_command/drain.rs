@@ -204,7 +204,7 @@ fn conclude(node: &NodeName, end: End, report: Option<&ClosingReport>) -> (bool,
             (false, format!("{node} is drained, but held something when its deadline passed"))
         }
         (End::Drained, _) | (End::Gone, Some(DrainOutcome::Drained)) => {
-            (true, format!("{node} is drained and stays so: ebbtide drain {node} --cancel"))
+            (true, format!("{node} is drained until ebbtide drain {node} --cancel"))
         }
         (End::Cancelled, _) => (false, format!("the drain of {node} was taken back")),
         (End::Overdue, _) => (
@@ -339,7 +339,8 @@ mod tests {
         assert_eq!(
             asked.to_lines(),
             [
-                "n1 drains already (notice, draining), deadline in 10 min; n1 is part of that drain",
+                "n1 drains already (notice, draining), deadline in 10 min; n1 is part of that \
+                 drain",
                 "it ends when its own cause does; look again then",
             ]
         );

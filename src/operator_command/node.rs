@@ -31,7 +31,7 @@ fn hint(view: &ControlView, name: &NodeName) -> String {
     let verb = if view.nodes.len() == 1 { "is" } else { "are" };
     let near = near_names(view, name.as_str());
     if !near.is_empty() {
-        return format!("; did you mean {}? {known} {verb} known", near.join(" or "));
+        return format!("; did you mean {}? {known} {verb} known", any_of(&near));
     }
     let mut names: Vec<&str> = view.nodes.iter().map(|node| node.node.as_str()).collect();
     names.sort_unstable();
@@ -39,6 +39,17 @@ fn hint(view: &ControlView, name: &NodeName) -> String {
     names.truncate(NAMES_SHOWN);
     let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
     format!("; {known} {verb} known: {}{more}", names.join(", "))
+}
+
+/// `a, b or c`.
+fn any_of(names: &[&str]) -> String {
+    match names {
+        [first @ .., before, last] => {
+            first.iter().map(|name| format!("{name}, ")).collect::<String>()
+                + &format!("{before} or {last}")
+        }
+        names => names.concat(),
+    }
 }
 
 /// Names that were probably meant: of the instance or the replica that was named, longer or
@@ -119,6 +130,7 @@ pub mod tests {
             (named(&["node-1"]), "nodee-1", "; did you mean node-1? 1 node is known"),
             (vec![of_instance], "i-0abc", "; did you mean n7?"),
             (vec![node("a1", "ep-0"), node("a2", "ep-0")], "ep-0", "; did you mean a1 or a2?"),
+            (named(&["n1", "n2", "n3"]), "n", "; did you mean n1, n2 or n3? 3 nodes are known"),
             (named(&["d", "b", "a", "c"]), "other", "; 4 nodes are known: a, b, c and 1 more"),
         ];
         for (nodes, name, expected) in table {

@@ -242,10 +242,10 @@ pub mod tests {
             [
                 "     ENDED  NODE  WHY             OUTCOME   LEAD  HELD  DONE  BACK  TOKENS KEPT  \
                  LAST BACK  TOOK",
-                "12 min ago  n1    spot terminate  drained  118 s    64    12    52      412,000      \
-                 0.9 s  31 s",
-                "12 min ago  n2    spot terminate  drained  118 s    64    12    52      412,000      \
-                 0.9 s  31 s",
+                "12 min ago  n1    spot terminate  drained  118 s    64    12    52  \
+                 \x20   412,000      0.9 s  31 s",
+                "12 min ago  n2    spot terminate  drained  118 s    64    12    52  \
+                 \x20   412,000      0.9 s  31 s",
                 "",
                 "2 drains: 24 units finished, 104 handed back with 824,000 tokens; 0 units left \
                  behind, 0 tokens wasted",

@@ -18,7 +18,7 @@ spec:
   trainer: {groupsPerStep: 2, groupSize: 4}
   rollout: {maxReplicas: 4, pools: [local], concurrencyPerReplica: 16}
   pools:
-    - {name: local, provider: local, market: on_demand, maxNodes: 4, dollarsPerNodeHour: 36}
+    - {name: local, provider: local, market: onDemand, maxNodes: 4, dollarsPerNodeHour: 36}
 ";
 
 /// No notice, for as long as a test lasts.
@@ -49,7 +49,7 @@ impl World {
         publish_version(&run.queue, 1).await;
         run.queue.enqueue(group(0, 4, 1000)).await.expect("enqueued");
         let (engine_url, imds_url) = (engine.base_url(), imds.base_url());
-        let (agent, _) = AgentProgram {
+        let (mut agent, health) = AgentProgram {
             run: "operated",
             node: "n1",
             redis: &run.url,
@@ -59,6 +59,7 @@ impl World {
             kubeconfig: None,
         }
         .start();
+        agent.ready(&format!("{health}/readyz"), EVENT_LIMIT).await.expect("ready");
         let world = Self { run, engine, _imds: imds, _folder: folder, _agent: agent };
         world.works().await;
         world
@@ -93,7 +94,7 @@ async fn drained_node_reports_what_it_came_to_and_works_again_when_it_is_taken_b
     let said = run.command(&["drain", "n1", "--deadline", "60s", "--wait"]).await;
     assert_eq!(said.code, 0, "{}{}", said.out, said.err);
     assert!(said.err.contains("drain of n1 asked for, 4 units held, deadline in"), "{}", said.err);
-    assert!(said.out.starts_with("n1 is drained and stays so"), "{}", said.out);
+    assert!(said.out.starts_with("n1 is drained until ebbtide drain n1 --cancel"), "{}", said.out);
     assert!(said.out.contains("4 held: 0 finished, 4 handed back"), "{}", said.out);
     let units = run.queue.scan().await.unwrap();
     assert!(units.iter().all(|unit| !unit.state.is_leased() && unit.hand_backs == 1));
@@ -121,7 +122,7 @@ async fn rehearsed_node_is_judged_and_returns_to_work_by_itself() {
     let redis = require!(Redis::start().await);
     let world = World::start(&redis, require!(Aemm::start(&QUIET).await)).await;
     let run = &world.run;
-    let aborted = world.engine.counts().finished_abort;
+    let aborted = world.engine.handle().counts().finished_abort;
     let (code, drill) = run.json(&["drill", "n1", "--notice", "60s"]).await;
     assert_eq!((code, &drill["ok"]), (0, &json!(true)), "{drill:#}");
     assert_eq!((&drill["noticeMs"], &drill["reserveMs"]), (&json!(60_000), &json!(10_000)));
@@ -130,7 +131,10 @@ async fn rehearsed_node_is_judged_and_returns_to_work_by_itself() {
     assert_eq!((&report["reason"], &report["kind"]), (&json!("drill"), &json!(null)));
     let last = report["lastHandBackMs"].as_u64().unwrap();
     assert_eq!(drill["spareMs"].as_u64().unwrap(), 50_000 - last);
-    assert!(world.engine.counts().finished_abort >= aborted + 4, "the engine really let go");
+    assert!(
+        world.engine.handle().counts().finished_abort >= aborted + 4,
+        "the engine really let go"
+    );
     world.works().await;
     let view = run.queue.view().await.unwrap();
     assert_eq!(view.drains[0].state, DrainState::Cancelled);

@@ -66,7 +66,7 @@ impl Run {
         self.queue
             .put_node(NodeRecord {
                 node: node.parse().unwrap(),
-                holder: format!("{node}/boot-1/agent-{node}").parse().unwrap(),
+                holder: format!("{node}/boot-1/agent-1").parse().unwrap(),
                 replica: replica.parse().unwrap(),
                 role: NodeRole::Rollout,
                 instance_id: Some(format!("i-{node}")),
