@@ -28,6 +28,9 @@ pub struct AgentConfig {
     /// Whether this agent reports the replica's drains. One agent of an EP group does; the one of
     /// a single node always does.
     pub leads_replica: bool,
+    /// Whether the labels that LeaderWorkerSet puts on the engine's pod say otherwise, where there
+    /// are any. Not when a replica was named.
+    pub follows_labels: bool,
     /// What the node is for.
     pub role: NodeRole,
     /// Units that one engine works on at a time.
@@ -56,6 +59,7 @@ impl AgentConfig {
             replica: ReplicaId::from(&holder.node),
             holder,
             leads_replica: true,
+            follows_labels: true,
             role: NodeRole::Rollout,
             concurrency_per_engine: 64,
             fabric: FabricVerdict::NotApplicable,
@@ -72,7 +76,7 @@ impl AgentConfig {
     /// it; whoever sets up an EP group says which agent does.
     pub fn with_replica(self, replica: ReplicaId) -> Self {
         let leads_replica = replica == ReplicaId::from(&self.holder.node);
-        Self { replica, leads_replica, ..self }
+        Self { replica, leads_replica, follows_labels: false, ..self }
     }
 
     /// The node that the agent runs on.

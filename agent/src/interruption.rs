@@ -206,6 +206,7 @@ impl Flow {
 
     /// Brings everything to where it should be, in this order.
     fn steer(&mut self, now: Instant) {
+        self.key.join(self.shared.membership());
         let want = self.wanted_after_all(now);
         self.steer_gate(want, now);
         self.steer_drain(want, now);

@@ -176,16 +176,19 @@ fn node_record(
     at: Instant,
 ) -> NodeRecord {
     let identity = shared.identity();
-    let (notice, idle_since) = {
+    let (notice, drain) = {
         let standing = shared.standing.borrow();
-        (standing.notice, standing.drain.and_then(|drain| drain.idle_since))
+        (standing.notice, standing.drain)
     };
+    let idle_since = drain.and_then(|drain| drain.idle_since);
+    let pods_left = drain.and_then(|drain| drain.pods_left);
+    let pods_left = pods_left.map(|pods| u32::try_from(pods).unwrap_or(u32::MAX));
     let notice_deadline = notice.and_then(|(_, deadline)| deadline);
     let held = shared.held();
     NodeRecord {
         node: shared.config.node().clone(),
         holder: shared.config.holder.clone(),
-        replica: shared.config.replica.clone(),
+        replica: shared.membership().replica,
         role: shared.config.role,
         instance_id: identity.instance_id,
         zone: identity.zone,
@@ -199,7 +202,7 @@ fn node_record(
         notice_kind: notice.map(|(kind, _)| kind.as_str().to_owned()),
         notice_deadline: notice_deadline
             .map(|deadline| server_now.plus(deadline.saturating_duration_since(at))),
-        pods_left: None,
+        pods_left,
         idle_since: idle_since.map(|since| server_now.minus(at.saturating_duration_since(since))),
         heartbeat: server_now,
     }
@@ -240,6 +243,7 @@ fn common_version(shared: &Shared) -> Option<ebbtide_core::ids::PolicyVersion> {
 }
 
 fn engine_records(shared: &Shared) -> Vec<EngineRecord> {
+    let replica = shared.membership().replica;
     let record = |slot: &Arc<EngineSlot>| {
         let (weights_version, state) = match slot.condition() {
             Condition::Ready(version) => (Some(version), "ready".to_owned()),
@@ -248,7 +252,7 @@ fn engine_records(shared: &Shared) -> Vec<EngineRecord> {
             Condition::Loading(why) | Condition::NotReady(why) => (None, why),
         };
         EngineRecord {
-            replica: shared.config.replica.clone(),
+            replica: replica.clone(),
             index: u16::try_from(slot.index).unwrap_or(u16::MAX),
             address: slot.engine.address().to_owned(),
             kind: slot.engine.kind().to_owned(),

@@ -178,6 +178,17 @@ impl Shared {
         }
     }
 
+    /// The replica that the node belongs to, and whether this agent speaks for it: as it was told
+    /// at its start, else by the labels of the engine's pod, else the node by itself.
+    pub(crate) fn membership(&self) -> Membership {
+        let config = &self.config;
+        let labelled = self.membership.borrow().clone().filter(|_| config.follows_labels);
+        labelled.unwrap_or_else(|| Membership {
+            replica: config.replica.clone(),
+            leads: config.leads_replica,
+        })
+    }
+
     /// What a webhook is told now.
     pub(crate) fn webhook_notice(
         &self,
@@ -188,13 +199,13 @@ impl Shared {
         WebhookNotice {
             run: self.config.run.to_string(),
             node: self.config.node().to_string(),
-            replica: self.config.replica.to_string(),
+            replica: self.membership().replica.to_string(),
             instance_id: facts.instance_id,
             instance_type: facts.instance_type,
             zone: facts.zone,
             reason: reason.to_owned(),
             remaining_seconds: remaining.map(|remaining| remaining.as_secs()),
-            units: self.desk.ledger().held() as u64,
+            units: self.held() as u64,
         }
     }
 

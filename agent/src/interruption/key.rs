@@ -18,6 +18,7 @@ use super::drain::{DrainReport, RunningDrain, Want};
 use super::notices::Notices;
 use super::{Event, Lanes, SeenView};
 use crate::config::AgentConfig;
+use crate::kubernetes::Membership;
 use crate::shared::Shared;
 
 /// Bounds of the pause after a call that was not answered.
@@ -86,6 +87,22 @@ impl DrainKey {
             try_at: None,
             backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX),
         }
+    }
+
+    /// Takes in which replica the node belongs to. In another one, nothing is known yet.
+    pub(super) fn join(&mut self, membership: Membership) {
+        self.leads_replica = membership.leads;
+        if membership.replica == self.replica {
+            return;
+        }
+        tracing::info!(
+            replica = %membership.replica,
+            leads = membership.leads,
+            "node belongs to another replica"
+        );
+        self.replica = membership.replica;
+        (self.is_known, self.read, self.seen) = (false, None, None);
+        (self.own_request, self.taken_back) = (None, None);
     }
 
     /// Whether this agent speaks for the replica.

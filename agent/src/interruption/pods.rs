@@ -62,8 +62,11 @@ impl Flow {
 
     /// Who of this node still holds work.
     fn holdings(&self) -> Holdings {
-        let holds = !self.shared.is_empty();
-        Holdings { has_streams: holds, has_worker_units: holds }
+        let claims = self.shared.gate.has_claims();
+        Holdings {
+            has_streams: claims || !self.shared.desk.ledger().is_empty(),
+            has_worker_units: claims || self.shared.workers.workers().held() > 0,
+        }
     }
 }
 

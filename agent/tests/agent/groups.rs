@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ebbtide_agent::kubernetes::{GroupLabels, SeenPod, Tier};
 use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_queue::control::{DrainOutcome, DrainReason, DrainState, NodeState};
 
@@ -120,4 +121,37 @@ async fn closing_report_says_what_the_drain_of_a_group_came_to() {
     assert_eq!(report.tokens_preserved, stored);
     assert!(report.last_hand_back_ms.is_some_and(|ms| ms <= report.duration_ms), "{report:?}");
     assert!((50_000..=60_000).contains(&report.lead_ms), "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replica_follows_the_labels_of_the_engine_pods() {
+    let world = World::new();
+    let pod = |worker_index: u32| {
+        let uid = format!("ep-0-{worker_index}");
+        let group = GroupLabels { name: "ep".to_owned(), group_index: 0, worker_index };
+        let pod = SeenPod::ordinary("rl", &uid, &uid);
+        SeenPod { tier: Tier::Engine, group: Some(group), ..pod }
+    };
+    world.enqueue([group("a", 8, 100_000)]).await;
+    let leader = world.node("n1").with_engine(|engine| engine.context_length = 200_000).start();
+    let worker = world.node("n2").without_engine().start();
+    leader.wait_until_busy(8).await;
+    world.pods.bind(&leader.name, pod(0));
+    world.pods.bind(&worker.name, pod(1));
+    until(|| async {
+        let view = world.queue.view().await.unwrap();
+        view.nodes.iter().all(|node| node.replica.as_str() == "ep-0")
+    })
+    .await;
+    worker.wait_until(|agent| agent.is_gate_open()).await;
+    worker.announce(60);
+    leader.wait_until(|agent| agent.state() == NodeState::Drained).await;
+    let status = world.status().await;
+    assert_eq!((status.ready, status.leased), (8, 0));
+    until(|| async {
+        let drains = world.queue.view().await.unwrap().drains;
+        drains.first().is_some_and(|drain| drain.state == DrainState::Drained)
+    })
+    .await;
+    assert_eq!(world.queue.view().await.unwrap().drains[0].replica.as_str(), "ep-0");
 }
