@@ -115,7 +115,8 @@ impl DemoArgs {
                 let nodes = policy.rollout.nodes_per_replica;
                 anyhow::ensure!(
                     nodes == 1,
-                    "{}: the demo plays replicas of one node, spec.rollout.nodesPerReplica is {nodes}",
+                    "{}: the demo plays replicas of one node, spec.rollout.nodesPerReplica is \
+                     {nodes}",
                     path.display()
                 );
                 Ok(policy)
