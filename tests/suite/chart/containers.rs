@@ -105,7 +105,6 @@ async fn controller_of_the_chart_leads_with_the_rights_of_its_account() {
     release.close().await;
 }
 
-<<<<<<< HEAD
 #[tokio::test]
 async fn controller_of_the_chart_stands_in_for_a_silent_agent_with_the_rights_of_its_account() {
     let redis = require!(Redis::start().await);
@@ -141,7 +140,8 @@ async fn controller_of_the_chart_stands_in_for_a_silent_agent_with_the_rights_of
     .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
     end(&mut controller).await;
     release.close().await;
-=======
+}
+
 fn pod(space: &str, name: &str, node: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -149,7 +149,6 @@ fn pod(space: &str, name: &str, node: &str) -> Value {
         "metadata": { "namespace": space, "name": name },
         "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "played" }] },
     })
->>>>>>> 80798428b509b2de296ef2a74ef519e5774180db
 }
 
 async fn install(release: &Release, redis: &Redis, values: Value) {
