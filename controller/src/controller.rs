@@ -31,6 +31,7 @@ use crate::lifecycle::{LifecycleHooks, LifecycleKeeper, NoHooks};
 use crate::metrics::Metrics;
 use crate::nodes::{ClusterNodes, NoNodes};
 use crate::policy_source::{PolicySource, PolicyState, watch_policy};
+use crate::reaper::reap_while_leading;
 use crate::server::{Pulse, Shown, serve};
 use crate::status::{ControllerStatus, Snapshot};
 use crate::watching::watch_while_leading;
@@ -142,32 +143,21 @@ pub async fn run(
     tasks.spawn(watch_policy(config.policy_source, policy, stop.clone()));
 
     let connected = tokio::select! {
-        queue = connect(outside.queue, &outside.status, &pulse) => Some(queue),
+        queue = connect(outside.queue.clone(), &outside.status, &pulse) => Some(queue),
         () = stop.cancelled() => None,
     };
     if let Some(queue) = connected {
         let (standing, leadership) = watch::channel(None);
-        let (leader, ended) = (outside.leader, stop.clone());
+        let (leader, ended) = (outside.leader.clone(), stop.clone());
         tasks.spawn(async move { leader.campaign(standing, ended).await });
-        let reaper = crate::reaper::reap_while_leading(
-            queue.clone(),
-            leadership.clone(),
-            outside.metrics.clone(),
-            stop.clone(),
-        );
-        tasks.spawn(reaper);
         let process = draw();
         let attendants = Attendants {
             queue: queue.clone(),
-            parts: outside.events,
             leadership: leadership.clone(),
             policy: policy_seen.clone(),
-            metrics: outside.metrics.clone(),
-            status: outside.status.clone(),
-            now: outside.now,
             process,
         };
-        attendants.spawn(&mut tasks, &stop);
+        attendants.spawn(&outside, &mut tasks, &stop);
         let autoscaler = Autoscaler {
             queue,
             capacity: outside.capacity,
@@ -188,24 +178,23 @@ pub async fn run(
     Ok(())
 }
 
-/// Everything that attends to interruptions: messages, silent agents, lifecycle actions.
+/// Everything that attends to losses: expired leases, messages, silent agents, lifecycle actions.
 struct Attendants {
     queue: WorkQueue,
-    parts: EventParts,
     leadership: watch::Receiver<Option<Leadership>>,
     policy: watch::Receiver<PolicyState>,
-    metrics: Metrics,
-    status: ControllerStatus,
-    now: fn() -> UnixMillis,
     process: u32,
 }
 
 impl Attendants {
-    fn spawn(self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
-        let Self { queue, parts, leadership, policy, metrics, status, now, process } = self;
+    fn spawn(self, outside: &Outside, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+        let Self { queue, leadership, policy, process } = self;
+        let (parts, status) = (outside.events.clone(), outside.status.clone());
+        let counts = outside.metrics.clone();
+        tasks.spawn(reap_while_leading(queue.clone(), leadership.clone(), counts, stop.clone()));
         let (looks, views) = watch::channel(None);
         tasks.spawn(watch_while_leading(queue.clone(), leadership.clone(), looks, stop.clone()));
-        let metrics = metrics.events;
+        let metrics = outside.metrics.events.clone();
         let marker =
             Marker { nodes: parts.nodes.clone(), metrics: metrics.clone(), status: status.clone() };
         if let Some(inbox) = parts.inbox {
@@ -217,7 +206,7 @@ impl Attendants {
                 views: views.clone(),
                 leadership: leadership.clone(),
                 policy: policy.clone(),
-                now,
+                now: outside.now,
             };
             tasks.spawn(flow.run(stop.clone()));
         }
