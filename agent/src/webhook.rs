@@ -227,4 +227,5 @@ fn write_escaped(
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests may unwrap")]
 mod tests;
