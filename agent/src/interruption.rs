@@ -1,5 +1,5 @@
-//! Flow B, interruption: notice → lease gate closed → hand back what will not finish in time, let
-//! the rest finish → report drained; beside it the Kubernetes node is marked.
+//! Flow B, interruption: notice → lease gate closed → hand back what will not finish in time,
+//! let the rest finish → report drained; beside it the Kubernetes node is marked.
 //!
 //! One loop: wait for an [`Event`], take it in, then [`Flow::steer`] compares what should be with
 //! what is. Steering is idempotent, so a repeated notice, a restart or a lost reply needs no case
@@ -15,6 +15,7 @@ mod key;
 mod node;
 mod notices;
 mod pods;
+mod telling;
 mod upkeep;
 
 use std::sync::Arc;
@@ -22,15 +23,16 @@ use std::time::Duration;
 
 use ebbtide_queue::client::QueueError;
 use ebbtide_queue::command::HandBackCause;
-use ebbtide_queue::control::{ControlView, DrainReason, DrainRecord};
+use ebbtide_queue::control::{ControlView, DrainRecord};
+use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use futures::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 pub use drain::DrainReport;
+pub(crate) use telling::word_of;
 
 use crate::gate::ClosedFor;
 use crate::imds::Sighting;
@@ -44,7 +46,7 @@ use drain::{RunningDrain, Want};
 use evictions::{Evicted, Evictions};
 use key::DrainKey;
 use node::NodeLane;
-use notices::{News, Notices};
+use notices::Notices;
 
 /// Longest time between two looks at everything, when nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -206,7 +208,7 @@ impl Flow {
 
     /// Brings everything to where it should be, in this order.
     fn steer(&mut self, now: Instant) {
-        self.key.join(self.shared.membership());
+        self.follow_membership();
         let want = self.wanted_after_all(now);
         self.steer_gate(want, now);
         self.steer_drain(want, now);
@@ -363,58 +365,5 @@ impl Flow {
             .chain(steered)
             .flatten()
             .fold(now + LOOK_EVERY, Instant::min)
-    }
-
-    fn tell_news(&self, news: News, lead: Option<Duration>) {
-        match news {
-            News::Nothing => {}
-            News::Announced(kind) => {
-                self.shared.metrics.notice(kind).inc();
-                if let Some(lead) = lead {
-                    self.shared.metrics.notice_lead.observe(lead.as_secs_f64());
-                }
-                self.call_webhook(kind.as_str(), lead);
-                let lead_ms = lead.map(|lead| lead.as_millis() as u64);
-                tracing::warn!(kind = kind.as_str(), lead_ms, "interruption notice");
-            }
-            News::Tightened(kind) => {
-                tracing::warn!(kind = kind.as_str(), "interruption comes earlier");
-            }
-            News::Withdrawn(kind) => {
-                tracing::info!(kind = kind.as_str(), "interruption notice withdrawn");
-            }
-        }
-    }
-}
-
-impl Flow {
-    /// Tells the operator's webhook, if there is one. Nobody waits for it.
-    fn call_webhook(&self, reason: &'static str, remaining: Option<Duration>) {
-        let Some(webhook) = self.shared.webhook.clone() else { return };
-        let notice = self.shared.webhook_notice(reason, remaining);
-        let shared = self.shared.clone();
-        let call = async move {
-            if let Err(error) = webhook.tell(&notice).await {
-                shared.metrics.webhook_failures.inc();
-                tracing::warn!(%error, reason, "webhook not told");
-            }
-            Event::Told
-        };
-        self.lanes.push(call.boxed());
-    }
-}
-
-/// The word of a reason, in logs and on the node.
-pub(crate) fn word_of(reason: DrainReason) -> &'static str {
-    match reason {
-        DrainReason::Notice => "notice",
-        DrainReason::Rebalance => "rebalance",
-        DrainReason::Maintenance => "maintenance",
-        DrainReason::Lifecycle => "lifecycle",
-        DrainReason::ScaleIn => "scale_in",
-        DrainReason::Swap => "swap",
-        DrainReason::Operator => "operator",
-        DrainReason::Foreign => "foreign",
-        DrainReason::Drill => "drill",
     }
 }

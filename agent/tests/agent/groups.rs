@@ -153,5 +153,15 @@ async fn replica_follows_the_labels_of_the_engine_pods() {
         drains.first().is_some_and(|drain| drain.state == DrainState::Drained)
     })
     .await;
-    assert_eq!(world.queue.view().await.unwrap().drains[0].replica.as_str(), "ep-0");
+    // The pods of the node that goes are evicted; it stays part of what it is drained with.
+    within(world.pods.wait_for(|pods| !pods.departed().is_empty())).await;
+    until(|| async {
+        let view = world.queue.view().await.unwrap();
+        view.nodes.iter().any(|node| node.node == worker.name && node.pods_left == Some(0))
+    })
+    .await;
+    let view = world.queue.view().await.unwrap();
+    assert_eq!(view.drains.len(), 1);
+    assert_eq!(view.drains[0].replica.as_str(), "ep-0");
+    assert!(view.nodes.iter().all(|node| node.replica.as_str() == "ep-0"), "{view:?}");
 }
