@@ -26,7 +26,7 @@ use tracing::Instrument;
 
 use engines::Trouble;
 pub(crate) use engines::{Condition, EngineSlot};
-pub(crate) use leases::report as report_settled;
+pub(crate) use leases::{keep_renewed, report as report_settled};
 
 use crate::ledger::{Admission, AdmissionTerms};
 use crate::pulse::Loop;

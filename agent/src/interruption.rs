@@ -16,6 +16,7 @@ mod node;
 mod notices;
 mod pods;
 mod telling;
+mod turn;
 mod upkeep;
 
 use std::sync::Arc;
@@ -32,11 +33,10 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 pub use drain::DrainReport;
-pub(crate) use telling::word_of;
 
 use crate::gate::ClosedFor;
 use crate::imds::Sighting;
-use crate::kubernetes::{NodePods, NodeSight};
+use crate::kubernetes::{Membership, NodePods, NodeSight};
 use crate::marks::{MarkError, NodeMarks};
 use crate::pulse::Loop;
 use crate::shared::{DrainStanding, Shared};
@@ -149,6 +149,8 @@ struct Flow {
     evictions: Evictions,
     /// The node and its pods, as last seen.
     sight: NodeSight,
+    /// The replica that the node is part of by the labels of its engine's pod.
+    labelled: Option<Membership>,
     drain: Option<RunningDrain>,
     checkpoint: CheckpointLane,
     closing: ClosingLane,
@@ -164,6 +166,7 @@ impl Flow {
         Self {
             evictions: Evictions::new(pods, terms, shared.metrics.evictions.clone()),
             sight: NodeSight::default(),
+            labelled: None,
             notices: Notices::new(shared.config.drain),
             key: DrainKey::new(&shared.config),
             node: NodeLane::new(marks, shared.config.node().clone()),

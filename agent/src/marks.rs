@@ -11,13 +11,8 @@ use ebbtide_core::ids::NodeName;
 use thiserror::Error;
 
 pub use self::kube::KubeMarks;
+pub use ebbtide_core::marks::{CORDON_ANNOTATION, INTERRUPTION_TAINT};
 pub use memory::{MarkedNode, MemoryMarks};
-
-/// The taint on a node that is going away; its value is the reason, its effect `NoSchedule`.
-pub const INTERRUPTION_TAINT: &str = "ebbtide.dev/interruption";
-
-/// The annotation that remembers that the cordon is ours; an administrator's stays.
-pub const CORDON_ANNOTATION: &str = "ebbtide.dev/cordoned";
 
 /// The annotation that remembers an extra taint of ours, as `key=value:Effect`.
 pub const EXTRA_TAINT_ANNOTATION: &str = "ebbtide.dev/extra-taint";

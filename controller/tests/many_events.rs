@@ -12,12 +12,10 @@ use ebbtide_controller::leader::MemoryLease;
 use ebbtide_controller::metrics::Metrics;
 use ebbtide_controller::policy_source::PolicySource;
 use ebbtide_controller::status::ControllerStatus;
-use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::NodeName;
 use ebbtide_core::policy::{FleetPolicy, Market};
-use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::{MemoryPort, WorkQueue, wall_clock_now};
-use ebbtide_queue::control::{DrainProgress, DrainState, NodeRecord, NodeRole, NodeState};
+use ebbtide_queue::control::{DrainProgress, DrainState, NodeRecord, NodeState};
 use ebbtide_queue::memory::ShardSettings;
 use tokio_util::sync::CancellationToken;
 
@@ -78,24 +76,9 @@ async fn play_agents(queue: WorkQueue) {
 
 fn record(node: NodeName, number: u32) -> NodeRecord {
     NodeRecord {
-        holder: format!("{node}/boot/agent").parse().unwrap(),
-        replica: (&node).into(),
-        node,
-        role: NodeRole::Rollout,
         instance_id: Some(format!("i-{number}")),
-        instance_type: None,
-        zone: None,
         market: Some(Market::Spot),
-        state: NodeState::Draining,
-        fabric: FabricVerdict::NotApplicable,
-        in_flight: 0,
-        tokens_per_second: 0.0,
-        weights_version: None,
-        notice_kind: None,
-        notice_deadline: None,
-        pods_left: None,
-        idle_since: None,
-        heartbeat: UnixMillis(0),
+        ..NodeRecord::new(format!("{node}/boot/agent").parse().unwrap(), NodeState::Draining)
     }
 }
 

@@ -9,6 +9,7 @@ pub mod event;
 pub mod fabric;
 pub mod ids;
 pub mod maintenance;
+pub mod marks;
 pub mod notice;
 pub mod observation;
 pub mod policy;

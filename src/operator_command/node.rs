@@ -82,7 +82,7 @@ pub fn silence(view: &ControlView, node: &NodeRecord) -> Option<Duration> {
 pub mod tests {
     use ebbtide_core::fabric::FabricVerdict;
     use ebbtide_core::time::UnixMillis;
-    use ebbtide_queue::control::{NodeRole, NodeState};
+    use ebbtide_queue::control::NodeState;
 
     use super::*;
 
@@ -90,25 +90,14 @@ pub mod tests {
 
     /// A node in service that was heard just now.
     pub fn node(name: &str, replica: &str) -> NodeRecord {
+        let holder = format!("{name}/boot/agent-1").parse().expect("valid");
         NodeRecord {
-            node: name.parse().expect("valid"),
-            holder: format!("{name}/boot/agent-1").parse().expect("valid"),
             replica: replica.parse().expect("valid"),
-            role: NodeRole::Rollout,
-            instance_id: None,
-            zone: None,
-            instance_type: None,
-            market: None,
-            state: NodeState::Ready,
             fabric: FabricVerdict::Passed,
             in_flight: 4,
             tokens_per_second: 10.0,
-            weights_version: None,
-            notice_kind: None,
-            notice_deadline: None,
-            pods_left: None,
-            idle_since: None,
             heartbeat: NOW,
+            ..NodeRecord::new(holder, NodeState::Ready)
         }
     }
 

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId};
 use ebbtide_core::sample::{Finish, FinishReason};
 use ebbtide_core::time::UnixMillis;
@@ -11,7 +10,7 @@ use ebbtide_harness::{ControlPlane, Moto, Program, Redis, require, until};
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::command::{Then, UnitWrite};
 use ebbtide_queue::control::{
-    DrainProgress, DrainState, NodeRecord, NodeRole, NodeState, TrainerPhase, TrainerRecord,
+    DrainProgress, DrainState, NodeRecord, NodeState, TrainerPhase, TrainerRecord,
 };
 
 use crate::aws::Group;
@@ -87,26 +86,13 @@ fn holder_of(instance: &str) -> Holder {
 
 async fn report_nodes(queue: &WorkQueue, instances: &[String], in_flight: impl Fn(&str) -> u32) {
     for instance in instances {
-        let node = node_of(instance);
         let record = NodeRecord {
-            holder: holder_of(instance),
-            replica: ReplicaId::from(&node),
-            node,
             instance_id: Some(instance.clone()),
-            instance_type: None,
-            role: NodeRole::Rollout,
-            pods_left: None,
-            idle_since: None,
             zone: Some("us-east-1a".to_owned()),
-            market: None,
-            state: NodeState::Ready,
-            fabric: FabricVerdict::NotApplicable,
             in_flight: in_flight(instance),
             tokens_per_second: 100.0,
             weights_version: Some(PolicyVersion(1)),
-            notice_kind: None,
-            notice_deadline: None,
-            heartbeat: UnixMillis(0),
+            ..NodeRecord::new(holder_of(instance), NodeState::Ready)
         };
         queue.put_node(record).await.expect("reported");
     }

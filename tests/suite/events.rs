@@ -7,13 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use ebbtide_core::fabric::FabricVerdict;
-use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::policy::Market;
-use ebbtide_core::time::UnixMillis;
 use ebbtide_harness::{ControlPlane, Moto, NodeSpec, Program, Redis, require, until};
 use ebbtide_queue::client::WorkQueue;
-use ebbtide_queue::control::{DrainReason, NodeRecord, NodeRole, NodeState};
+use ebbtide_queue::control::{DrainReason, NodeRecord, NodeState};
 use serde_json::{Value, json};
 
 use crate::aws::{Group, Queue, queue_url};
@@ -55,7 +52,13 @@ struct Controller<'a> {
     has_keys: bool,
 }
 
-impl Controller<'_> {
+impl<'a> Controller<'a> {
+    /// One that finds all of AWS in one place, has keys, and does not know Kubernetes.
+    fn new(redis: &'a Redis, moto: &'a Moto, policy: &'a str) -> Self {
+        let imds = "http://127.0.0.1:1";
+        Self { redis, aws: moto, sqs: moto, policy, kubeconfig: None, imds, has_keys: true }
+    }
+
     fn start(&self) -> (Program, String) {
         let port = Program::free_port().expect("a free port");
         let listen = format!("127.0.0.1:{port}");
@@ -125,26 +128,9 @@ pub fn spot(instance: &str) -> String {
 
 /// A node whose agent reports once and is silent from then on; it does not know its instance.
 pub async fn report_once(queue: &WorkQueue, node: &str) {
-    let node: NodeName = node.parse().unwrap();
     let record = NodeRecord {
-        holder: format!("{node}/boot/agent-1").parse().unwrap(),
-        replica: ReplicaId::from(&node),
-        node,
-        role: NodeRole::Rollout,
-        instance_id: None,
-        instance_type: None,
-        zone: None,
         market: Some(Market::Spot),
-        state: NodeState::Ready,
-        fabric: FabricVerdict::NotApplicable,
-        in_flight: 0,
-        tokens_per_second: 0.0,
-        weights_version: None,
-        notice_kind: None,
-        notice_deadline: None,
-        pods_left: None,
-        idle_since: None,
-        heartbeat: UnixMillis(0),
+        ..NodeRecord::new(format!("{node}/boot/agent-1").parse().unwrap(), NodeState::Ready)
     };
     queue.put_node(record).await.expect("reported");
 }
@@ -188,13 +174,8 @@ async fn node_of_an_instance_is_found_by_its_provider_id_drained_and_cordoned() 
     report_once(&work, &name).await;
     let events = Queue::create(&moto, "events").await;
     let controller = Controller {
-        redis: &redis,
-        aws: &moto,
-        sqs: &moto,
-        policy: &policy,
         kubeconfig: Some((cluster.kubeconfig(), &namespace)),
-        imds: "http://127.0.0.1:1",
-        has_keys: true,
+        ..Controller::new(&redis, &moto, &policy)
     };
     let (controller, _health) = controller.start();
     events.send(&spot(instance)).await;
@@ -239,13 +220,8 @@ async fn admission_that_refuses_the_cordon_is_surfaced_and_keeps_the_message() {
     report_once(&work, &name).await;
     let events = Queue::create(&moto, "events").await;
     let controller = Controller {
-        redis: &redis,
-        aws: &moto,
-        sqs: &moto,
-        policy: &policy,
         kubeconfig: Some((cluster.kubeconfig(), &namespace)),
-        imds: "http://127.0.0.1:1",
-        has_keys: true,
+        ..Controller::new(&redis, &moto, &policy)
     };
     let (mut controller, health) = controller.start();
     events.send(&spot(instance)).await;
@@ -322,15 +298,7 @@ async fn controller_is_ready_at_once_and_never_asks_the_metadata_service() {
     let _events = Queue::create(&moto, "events").await;
     let folder = tempfile::tempdir().unwrap();
     let policy = policy_file(folder.path(), POLICY);
-    let controller = Controller {
-        redis: &redis,
-        aws: &moto,
-        sqs: &moto,
-        policy: &policy,
-        kubeconfig: None,
-        imds: &metadata.url,
-        has_keys: true,
-    };
+    let controller = Controller { imds: &metadata.url, ..Controller::new(&redis, &moto, &policy) };
     // The quickest of three: other tests use the same cores.
     let mut quickest = Duration::MAX;
     for _ in 0..3 {
@@ -359,15 +327,7 @@ async fn queue_of_events_that_is_down_at_the_start_hinders_no_scaling_and_is_met
     let policy = policy_file(folder.path(), POLICY);
     let work = queue(&redis, RUN, 1).await;
     report_once(&work, "node-a").await;
-    let controller = Controller {
-        redis: &redis,
-        aws: &moto,
-        sqs: &sqs,
-        policy: &policy,
-        kubeconfig: None,
-        imds: "http://127.0.0.1:1",
-        has_keys: true,
-    };
+    let controller = Controller { sqs: &sqs, ..Controller::new(&redis, &moto, &policy) };
     let (mut controller, health) = controller.start();
     controller.logged("queue of events cannot be read", EVENT_LIMIT).await.expect("says so");
     until("the minimum", EVENT_LIMIT, || async { (pool.desired().await == 1).then_some(()) })

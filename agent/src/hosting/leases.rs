@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ebbtide_core::ids::{FencingToken, UnitId};
 use ebbtide_queue::client::Backoff;
+use ebbtide_queue::command::Renewal;
 use tokio::time::{Instant, sleep};
 
 use crate::ledger::Settled;
@@ -37,24 +38,44 @@ pub(super) async fn reclaim(shared: &Shared) {
     }
 }
 
-/// Renews all leases in batches, for as long as it is polled.
+/// Keeps the leases of the engines' units, for as long as it is polled.
 pub(super) async fn keep(shared: &Shared) {
+    let is_paused = |engine: usize| shared.engines.get(engine).is_some_and(|slot| slot.is_paused());
+    let held = |ttl| shared.desk.ledger().renewals(ttl, is_paused);
+    let lose = |unit: &UnitId, token| {
+        if shared.desk.change(|ledger| ledger.lose(unit, token, Instant::now())) {
+            shared.metrics.leases_lost.inc();
+            tracing::warn!(%unit, "lease lost, its stream is ended");
+        }
+    };
+    keep_renewed(shared, held, lose).await;
+}
+
+/// Renews in batches the leases that `held` names for a time to live, for as long as it is polled;
+/// `lose` is told those that the queue has given to others.
+pub(crate) async fn keep_renewed(
+    shared: &Shared,
+    held: impl Fn(Duration) -> Vec<Renewal>,
+    lose: impl Fn(&UnitId, FencingToken),
+) {
     let renew_every = shared.config.lease.renew_every;
     loop {
-        let pause =
-            if renew_all(shared).await { renew_every } else { RETRY_PAUSE.min(renew_every) };
-        sleep(pause).await;
+        let is_done = renew_all(shared, &held, &lose).await;
+        sleep(if is_done { renew_every } else { RETRY_PAUSE.min(renew_every) }).await;
     }
 }
 
 /// Renews everything once; false when the queue did not answer.
-async fn renew_all(shared: &Shared) -> bool {
+async fn renew_all(
+    shared: &Shared,
+    held: impl Fn(Duration) -> Vec<Renewal>,
+    lose: impl Fn(&UnitId, FencingToken),
+) -> bool {
     let ttl = shared.lease_ttl(Instant::now());
     if ttl.is_zero() {
         return true;
     }
-    let is_paused = |engine: usize| shared.engines.get(engine).is_some_and(|slot| slot.is_paused());
-    let renewals = shared.desk.ledger().renewals(ttl, is_paused);
+    let renewals = held(ttl);
     if renewals.is_empty() {
         return true;
     }
@@ -64,13 +85,8 @@ async fn renew_all(shared: &Shared) -> bool {
     let limits = shared.config.lease.progress;
     match shared.queue.renew(&shared.config.holder, renewals, limits).await {
         Ok(lost) => {
-            for unit in lost {
-                let Some(token) = tokens.get(&unit) else { continue };
-                if shared.desk.change(|ledger| ledger.lose(&unit, *token, Instant::now())) {
-                    shared.metrics.leases_lost.inc();
-                    tracing::warn!(%unit, "lease lost, its stream is ended");
-                }
-            }
+            let lost = lost.iter().filter_map(|unit| Some((unit, *tokens.get(unit)?)));
+            lost.for_each(|(unit, token)| lose(unit, token));
             true
         }
         Err(error) => {

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use ebbtide_core::time::UnixMillis;
-use ebbtide_queue::client::{Backoff, QueueError};
+use ebbtide_queue::client::QueueError;
 use ebbtide_queue::control::{CheckpointRecord, NodeRole};
 use futures::FutureExt;
 use tokio::time::Instant;
 
+use super::turn::Turn;
 use super::{Event, Lanes, SeenView};
 use crate::shared::Shared;
 
@@ -34,9 +35,7 @@ pub(super) struct CheckpointLane {
     standing: Standing,
     /// The record as last read.
     seen: CheckpointRecord,
-    is_calling: bool,
-    try_at: Option<Instant>,
-    backoff: Backoff,
+    turn: Turn,
 }
 
 impl CheckpointLane {
@@ -44,9 +43,7 @@ impl CheckpointLane {
         Self {
             standing: Standing::Idle,
             seen: CheckpointRecord::default(),
-            is_calling: false,
-            try_at: None,
-            backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX),
+            turn: Turn::new(PAUSE_MIN, PAUSE_MAX),
         }
     }
 
@@ -64,6 +61,7 @@ impl CheckpointLane {
 
     /// Says whether the node goes and needs one; asks for it if that was not done.
     pub(super) fn steer(&mut self, goes: bool, shared: &Shared, lanes: &Lanes, now: Instant) {
+        let is_free = self.turn.is_free(now);
         if !goes || shared.config.role != NodeRole::Trainer {
             self.standing = Standing::Idle;
             return;
@@ -73,12 +71,10 @@ impl CheckpointLane {
             let asked_by_another = self.seen.is_pending().then_some(Standing::Asked(None));
             self.standing = asked_by_another.unwrap_or(Standing::Wanted);
         }
-        let must_wait = self.is_calling || self.try_at.is_some_and(|at| at > now);
-        if self.standing != Standing::Wanted || must_wait {
+        if self.standing != Standing::Wanted || !is_free {
             return;
         }
-        self.is_calling = true;
-        self.try_at = None;
+        self.turn.begin();
         let queue = shared.queue.clone();
         let call = async move { queue.request_checkpoint().await };
         lanes.push(call.map(Event::CheckpointAsked).boxed());
@@ -86,20 +82,18 @@ impl CheckpointLane {
 
     /// Takes in the answer to a call.
     pub(super) fn take_answer(&mut self, answer: Result<(), QueueError>, now: Instant) {
-        self.is_calling = false;
         match answer {
             Ok(()) => {
                 tracing::info!("trainer is asked for a checkpoint");
-                self.backoff.reset();
+                self.turn.succeed();
                 if self.standing == Standing::Wanted {
                     self.standing = Standing::Asked(self.seen.requested);
                 }
             }
             Err(error) => {
-                if self.backoff.failures() == 0 {
+                if self.turn.fail(now) {
                     tracing::warn!(%error, "checkpoint not asked for yet");
                 }
-                self.try_at = Some(now + self.backoff.next_pause());
             }
         }
     }
@@ -111,6 +105,6 @@ impl CheckpointLane {
 
     /// When an unanswered call is repeated.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.try_at.filter(|_| !self.is_calling)
+        self.turn.next_due()
     }
 }

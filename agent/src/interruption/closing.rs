@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use ebbtide_queue::client::{Backoff, QueueError};
+use ebbtide_queue::client::QueueError;
 use ebbtide_queue::control::ClosingReport;
 use futures::FutureExt;
 use tokio::time::Instant;
 
+use super::turn::Turn;
 use super::{Event, Lanes};
 use crate::shared::Shared;
 
@@ -22,19 +23,12 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct ClosingLane {
     waiting: VecDeque<ClosingReport>,
-    is_calling: bool,
-    try_at: Option<Instant>,
-    backoff: Backoff,
+    turn: Turn,
 }
 
 impl ClosingLane {
     pub(super) fn new() -> Self {
-        Self {
-            waiting: VecDeque::new(),
-            is_calling: false,
-            try_at: None,
-            backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX),
-        }
+        Self { waiting: VecDeque::new(), turn: Turn::new(PAUSE_MIN, PAUSE_MAX) }
     }
 
     /// Puts a report on its way.
@@ -52,12 +46,11 @@ impl ClosingLane {
 
     /// Makes the call that is due, if one is.
     pub(super) fn steer(&mut self, shared: &Shared, lanes: &Lanes, now: Instant) {
-        if self.is_calling || self.try_at.is_some_and(|at| at > now) {
+        if !self.turn.is_free(now) {
             return;
         }
         let Some(report) = self.waiting.front().cloned() else { return };
-        self.try_at = None;
-        self.is_calling = true;
+        self.turn.begin();
         let queue = shared.queue.clone();
         let call = async move { queue.add_report(report).await };
         lanes.push(call.map(Event::ReportKept).boxed());
@@ -65,23 +58,21 @@ impl ClosingLane {
 
     /// Takes in the answer to a call.
     pub(super) fn take_answer(&mut self, answer: Result<(), QueueError>, now: Instant) {
-        self.is_calling = false;
         match answer {
             Ok(()) => {
                 self.waiting.pop_front();
-                self.backoff.reset();
+                self.turn.succeed();
             }
             Err(error) => {
-                if self.backoff.failures() == 0 {
+                if self.turn.fail(now) {
                     tracing::warn!(%error, "closing report not kept yet");
                 }
-                self.try_at = Some(now + self.backoff.next_pause());
             }
         }
     }
 
     /// When an unanswered call is repeated.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.try_at.filter(|_| !self.is_calling)
+        self.turn.next_due()
     }
 }

@@ -9,7 +9,6 @@ use ebbtide_queue::command::HandBackCause;
 use ebbtide_queue::control::{DrainOutcome, DrainReason};
 use tokio::time::Instant;
 
-use super::word_of;
 use crate::ledger::{AgentCounts, Leave};
 use crate::marks::NodeEvent;
 use crate::shared::Shared;
@@ -104,7 +103,7 @@ impl RunningDrain {
         let (units_held, counts_before) = (shared.held(), shared.counts());
         let remaining_ms = want.deadline.saturating_duration_since(now).as_millis() as u64;
         tracing::warn!(
-            reason = word_of(want.reason),
+            reason = want.reason.as_str(),
             remaining_ms,
             units = units_held,
             "drain begins"
@@ -168,7 +167,7 @@ impl RunningDrain {
     }
 
     pub(super) fn reason_word(&self) -> &'static str {
-        self.want.kind.map_or(word_of(self.want.reason), NoticeKind::as_str)
+        self.want.kind.map_or(self.want.reason.as_str(), NoticeKind::as_str)
     }
 
     /// What the node is to be marked with, if it is: a rehearsal marks nothing, of a replica only

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::time::{UnixMillis, whole_millis};
-use ebbtide_queue::client::{Backoff, QueueError};
+use ebbtide_queue::client::QueueError;
 use ebbtide_queue::control::{
     ClosingReport, DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState, NodeNames,
 };
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::drain::{DrainReport, RunningDrain, Want};
 use super::notices::Notices;
+use super::turn::Turn;
 use super::{Event, Lanes, SeenView};
 use crate::config::AgentConfig;
 use crate::kubernetes::Membership;
@@ -54,9 +55,7 @@ pub(super) struct DrainKey {
     read: Option<(UnixMillis, Instant, u32)>,
     /// A request that was taken back; a view from before must not bring it to life.
     taken_back: Option<String>,
-    is_calling: bool,
-    try_at: Option<Instant>,
-    backoff: Backoff,
+    turn: Turn,
 }
 
 #[derive(Debug, Clone)]
@@ -83,9 +82,7 @@ impl DrainKey {
             is_known: false,
             read: None,
             taken_back: None,
-            is_calling: false,
-            try_at: None,
-            backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX),
+            turn: Turn::new(PAUSE_MIN, PAUSE_MAX),
         }
     }
 
@@ -173,10 +170,9 @@ impl DrainKey {
         lanes: &Lanes,
         now: Instant,
     ) {
-        if self.is_calling || self.try_at.is_some_and(|at| at > now) {
+        if !self.turn.is_free(now) {
             return;
         }
-        self.try_at = None;
         let Some(call) = self.due_call(notices, drain, now) else { return };
         let queue = shared.queue.clone();
         let write = match call {
@@ -189,7 +185,7 @@ impl DrainKey {
                 async move { queue.report_drain(progress).await }.boxed()
             }
         };
-        self.is_calling = true;
+        self.turn.begin();
         lanes.push(write.map(move |answer| Event::KeyWritten(call, answer)).boxed());
     }
 
@@ -235,7 +231,7 @@ impl DrainKey {
 
     /// Whether others still have to be told how far the drain is.
     pub(super) fn has_call_to_make(&self, drain: Option<&RunningDrain>, now: Instant) -> bool {
-        self.is_calling || self.due_report(drain, now).is_some()
+        self.turn.is_calling() || self.due_report(drain, now).is_some()
     }
 
     fn request(&mut self, own: Want, now: Instant) -> DrainRequest {
@@ -322,20 +318,18 @@ impl DrainKey {
         answer: Result<Option<DrainRecord>, QueueError>,
         now: Instant,
     ) {
-        self.is_calling = false;
         let record = match answer {
             Ok(record) => record,
             Err(error) => {
-                if self.backoff.failures() == 0 {
+                if self.turn.fail(now) {
                     tracing::warn!(%error, "drain key not written, the drain goes on without it");
                 }
-                self.try_at = Some(now + self.backoff.next_pause());
                 return;
             }
         };
-        self.backoff.reset();
+        self.turn.succeed();
         // The answer is the state that holds; asking for the same again at once would be idle.
-        self.try_at = Some(now + PAUSE_MIN);
+        self.turn.rest_until(now + PAUSE_MIN);
         let Some(record) = record else {
             self.seen = None;
             return;
@@ -354,7 +348,7 @@ impl DrainKey {
 
     /// When an unanswered call is repeated.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.try_at.filter(|_| !self.is_calling)
+        self.turn.next_due()
     }
 }
 

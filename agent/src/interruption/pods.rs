@@ -13,6 +13,7 @@ impl Flow {
     pub(super) fn see_node(&mut self, sight: NodeSight, now: Instant) {
         let failures = sight.failures.saturating_sub(self.sight.failures);
         self.shared.metrics.node_watch_failures.inc_by(failures);
+        self.labelled = sight.pods.as_ref().and_then(|pods| membership_of(pods));
         self.sight = sight;
         self.judge_sight(now);
     }
@@ -20,17 +21,18 @@ impl Flow {
     /// Follows which replica the engine's pod makes the node a part of. While a drain is under way
     /// the node stays what it is drained as: its pods leave because of that.
     pub(super) fn follow_membership(&mut self) {
-        let membership = self.sight.pods.as_ref().and_then(|pods| membership_of(pods));
         let is_draining = self.drain.is_some();
-        self.shared.membership.send_if_modified(|known| {
+        let is_new = self.shared.membership.send_if_modified(|known| {
             let stays = is_draining && known.is_some();
-            let is_new = !stays && *known != membership;
+            let is_new = !stays && *known != self.labelled;
             if is_new {
-                *known = membership;
+                known.clone_from(&self.labelled);
             }
             is_new
         });
-        self.key.join(self.shared.membership());
+        if is_new {
+            self.key.join(self.shared.membership());
+        }
     }
 
     pub(super) fn judge_sight(&mut self, now: Instant) {

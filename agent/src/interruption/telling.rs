@@ -1,9 +1,8 @@
-//! What the flow tells: a log line and a metric for each notice, the operator's webhook, and the
-//! words for all of that. Nobody waits for any of it.
+//! What the flow tells: a log line and a metric for each notice, and the operator's webhook.
+//! Nobody waits for any of it.
 
 use std::time::Duration;
 
-use ebbtide_queue::control::DrainReason;
 use futures::FutureExt;
 
 use super::notices::News;
@@ -44,20 +43,5 @@ impl Flow {
             Event::Told
         };
         self.lanes.push(call.boxed());
-    }
-}
-
-/// The word of a reason, in logs and on the node.
-pub(crate) fn word_of(reason: DrainReason) -> &'static str {
-    match reason {
-        DrainReason::Notice => "notice",
-        DrainReason::Rebalance => "rebalance",
-        DrainReason::Maintenance => "maintenance",
-        DrainReason::Lifecycle => "lifecycle",
-        DrainReason::ScaleIn => "scale_in",
-        DrainReason::Swap => "swap",
-        DrainReason::Operator => "operator",
-        DrainReason::Foreign => "foreign",
-        DrainReason::Drill => "drill",
     }
 }

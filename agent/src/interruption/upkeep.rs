@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use ebbtide_queue::client::Backoff;
 use tokio::time::Instant;
 
+use super::turn::Turn;
 use crate::marks::MarkError;
 
 /// Bounds of the pause after a failed call.
@@ -25,19 +25,12 @@ enum Standing {
 #[derive(Debug)]
 pub(super) struct Upkeep {
     standing: Standing,
-    is_calling: bool,
-    try_at: Option<Instant>,
-    backoff: Backoff,
+    turn: Turn,
 }
 
 impl Upkeep {
     pub(super) fn new() -> Self {
-        Self {
-            standing: Standing::Unknown,
-            is_calling: false,
-            try_at: None,
-            backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX),
-        }
+        Self { standing: Standing::Unknown, turn: Turn::new(PAUSE_MIN, PAUSE_MAX) }
     }
 
     /// Whether a call has to be made now to bring it to `wanted`; if so, it counts as under way.
@@ -50,13 +43,15 @@ impl Upkeep {
         is_certain: bool,
         now: Instant,
     ) -> bool {
-        if self.is_calling || self.try_at.is_some_and(|at| at > now) {
+        if !self.turn.is_free(now) {
             return false;
         }
-        self.try_at = None;
         let is_as_wanted = self.standing == Standing::Known(wanted);
-        self.is_calling = !is_as_wanted && (wanted.is_some() || is_certain);
-        self.is_calling
+        let is_due = !is_as_wanted && (wanted.is_some() || is_certain);
+        if is_due {
+            self.turn.begin();
+        }
+        is_due
     }
 
     /// Takes in the answer; returns whether it is the first failure in a row.
@@ -66,18 +61,14 @@ impl Upkeep {
         answer: &Result<(), MarkError>,
         now: Instant,
     ) -> bool {
-        self.is_calling = false;
         if answer.is_ok() {
             self.standing = Standing::Known(wanted);
-            self.try_at = None;
-            self.backoff.reset();
+            self.turn.succeed();
             return false;
         }
         // What stands now is anybody's guess.
         self.standing = Standing::Unknown;
-        let is_first = self.backoff.failures() == 0;
-        self.try_at = Some(now + self.backoff.next_pause());
-        is_first
+        self.turn.fail(now)
     }
 
     /// Whether it stands, whatever the reason.
@@ -87,7 +78,7 @@ impl Upkeep {
 
     /// When a failed call is repeated.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.try_at.filter(|_| !self.is_calling)
+        self.turn.next_due()
     }
 }
 

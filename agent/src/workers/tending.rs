@@ -1,7 +1,6 @@
 //! Tends what workers hold: renews their leases, and hands back what they have to let go or have
 //! let fall.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ebbtide_core::ids::{FencingToken, UnitId};
@@ -9,15 +8,12 @@ use ebbtide_queue::client::Backoff;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::writing::Outcome;
-use crate::hosting::report_settled;
+use crate::hosting::{keep_renewed, report_settled};
 use crate::shared::Shared;
 
 /// Bounds of the pause after a call that the queue did not answer.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-
-/// Pause after a renewal that was not answered: leases are short.
-const RENEW_AGAIN: Duration = Duration::from_millis(500);
 
 /// Longest time between two looks when nothing is held.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -80,42 +76,10 @@ pub(super) fn note_outcome(shared: &Shared, outcome: &Outcome) {
     }
 }
 
-/// Renews the leases of workers in batches.
+/// Keeps the leases of workers.
 async fn renew(shared: &Shared) {
-    let renew_every = shared.config.lease.renew_every;
-    loop {
-        let pause =
-            if renew_all(shared).await { renew_every } else { RENEW_AGAIN.min(renew_every) };
-        sleep(pause).await;
-    }
-}
-
-/// Renews everything once; false when the queue did not answer.
-async fn renew_all(shared: &Shared) -> bool {
-    let ttl = shared.lease_ttl(Instant::now());
-    if ttl.is_zero() {
-        return true;
-    }
-    let renewals = shared.workers.workers().renewals(ttl);
-    if renewals.is_empty() {
-        return true;
-    }
-    let tokens: BTreeMap<UnitId, FencingToken> =
-        renewals.iter().map(|renewal| (renewal.unit.clone(), renewal.fencing_token)).collect();
-    let limits = shared.config.lease.progress;
-    match shared.queue.renew(&shared.config.holder, renewals, limits).await {
-        Ok(lost) => {
-            for unit in lost {
-                let Some(token) = tokens.get(&unit) else { continue };
-                note_lost(shared, &unit, *token);
-            }
-            true
-        }
-        Err(error) => {
-            tracing::debug!(%error, "leases of workers not renewed");
-            false
-        }
-    }
+    let held = |ttl| shared.workers.workers().renewals(ttl);
+    keep_renewed(shared, held, |unit, token| note_lost(shared, unit, token)).await;
 }
 
 /// Lets go a unit whose lease the queue has given to others.

@@ -7,7 +7,6 @@ use tokio::time::Instant;
 use super::unit::{HeldUnit, LeaseKey, Phase};
 use super::{WorkerName, Workers};
 use crate::gate::ClosedFor;
-use crate::interruption::word_of;
 use crate::shared::Shared;
 
 /// See the module.
@@ -68,7 +67,7 @@ pub(crate) fn view(shared: &Shared, worker: Option<&WorkerName>) -> View {
     let notice = match (notice, drain) {
         (notice, Some(drain)) => Some(NodeNotice {
             kind: notice.map(|(kind, _)| kind),
-            reason: word_of(drain.reason),
+            reason: drain.reason.as_str(),
             deadline: Some(drain.deadline),
         }),
         (Some((kind, deadline)), None) => {

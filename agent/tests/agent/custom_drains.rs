@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, interval};
 
 use crate::api::{Api, SocketFolder, tokens, unit};
-use crate::world::{World, group, until};
+use crate::world::{Node, World, group, until};
 
 fn handed_back(agent: &AgentHandle, cause: HandBackCause) -> u64 {
     agent.counts().units_handed_back.get(&cause).copied().unwrap_or(0)
@@ -21,14 +21,20 @@ async fn begin(api: &Api, worker: &str, grants: &[Value], count: u32) {
     assert!(api.call("/v1/append", worker, units).await.iter().all(|word| word == "OK"));
 }
 
+/// A node whose worker `env` holds so many units and has made four tokens of each.
+async fn begun(world: &World, folder: &SocketFolder, units: u16) -> (Node, Api, Vec<Value>) {
+    world.enqueue([group("a", units, 1_000)]).await;
+    let node = world.node("n1").for_workers(&folder.socket()).start();
+    let api = folder.api().await;
+    let grants = api.lease_all("env", usize::from(units)).await;
+    begin(&api, "env", &grants, 4).await;
+    (node, api, grants)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn noticed_worker_sends_its_tail_and_another_goes_on_behind_it() {
     let (world, folder) = (World::new(), SocketFolder::new());
-    world.enqueue([group("a", 2, 1_000)]).await;
-    let node = world.node("n1").for_workers(&folder.socket()).start();
-    let api = folder.api().await;
-    let grants = api.lease_all("env", 2).await;
-    begin(&api, "env", &grants, 4).await;
+    let (node, api, grants) = begun(&world, &folder, 2).await;
     let mut notices = api.listen("env").await;
     node.announce(60);
     let notice = notices.wait_for("notice").await;
@@ -233,11 +239,7 @@ async fn engines_units_go_back_at_once_beside_workers_that_take_their_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_that_connects_again_is_told_everything_that_stands() {
     let (world, folder) = (World::new(), SocketFolder::new());
-    world.enqueue([group("a", 1, 1_000)]).await;
-    let node = world.node("n1").for_workers(&folder.socket()).start();
-    let api = folder.api().await;
-    let grants = api.lease_all("env", 1).await;
-    begin(&api, "env", &grants, 4).await;
+    let (node, api, _) = begun(&world, &folder, 1).await;
     let mut first = api.listen("env").await;
     let (name, state) = first.next().await.unwrap();
     assert_eq!((name.as_str(), &state["gate"]), ("state", &json!("open")));
@@ -269,11 +271,7 @@ async fn stream_that_connects_again_is_told_everything_that_stands() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sigterm_tells_workers_and_takes_their_tails() {
     let (world, folder) = (World::new(), SocketFolder::new());
-    world.enqueue([group("a", 2, 1_000)]).await;
-    let node = world.node("n1").for_workers(&folder.socket()).start();
-    let api = folder.api().await;
-    let grants = api.lease_all("env", 2).await;
-    begin(&api, "env", &grants, 4).await;
+    let (node, api, grants) = begun(&world, &folder, 2).await;
     let mut notices = api.listen("env").await;
     let agent = node.agent.clone();
     let ending = tokio::spawn(node.stop());

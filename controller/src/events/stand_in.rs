@@ -81,7 +81,7 @@ impl Marker {
     /// # Errors
     /// The API server refuses or does not answer; it was told.
     pub(super) async fn mark(&self, node: &NodeName, why: DrainReason) -> Result<(), NodeError> {
-        let marked = timeout(MARK_LIMIT, self.nodes.mark(node, word_of(why))).await;
+        let marked = timeout(MARK_LIMIT, self.nodes.mark(node, why.as_str())).await;
         let marked = marked.unwrap_or_else(|_| {
             let what = format!("cordon of node {node}");
             Err(NodeError::Unavailable {
@@ -92,7 +92,7 @@ impl Marker {
         match &marked {
             Ok(is_new) => {
                 if *is_new {
-                    let (node, reason) = (node.as_str(), word_of(why));
+                    let (node, reason) = (node.as_str(), why.as_str());
                     tracing::warn!(node, reason, "node of a silent agent cordoned and tainted");
                     self.metrics.cordoned();
                 }
@@ -147,26 +147,10 @@ pub(super) fn plan_stand_ins(view: &ControlView) -> Vec<(StandIn, DrainReason)> 
     nodes.collect()
 }
 
-/// The reason in a node's taint, as the agents write it.
-fn word_of(reason: DrainReason) -> &'static str {
-    match reason {
-        DrainReason::Notice => "notice",
-        DrainReason::Rebalance => "rebalance",
-        DrainReason::Maintenance => "maintenance",
-        DrainReason::Lifecycle => "lifecycle",
-        DrainReason::ScaleIn => "scale_in",
-        DrainReason::Swap => "swap",
-        DrainReason::Operator => "operator",
-        DrainReason::Foreign => "foreign",
-        DrainReason::Drill => "drill",
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use ebbtide_core::fabric::FabricVerdict;
     use ebbtide_core::time::UnixMillis;
-    use ebbtide_queue::control::{NodeNames, NodeRecord, NodeRole, NodeState};
+    use ebbtide_queue::control::{NodeNames, NodeRecord, NodeState};
 
     use super::*;
 
@@ -174,25 +158,11 @@ mod tests {
 
     /// A node of EP group `g`, silent for so many seconds.
     fn node(name: &str, silence: u64) -> NodeRecord {
+        let holder = format!("{name}/boot/agent").parse().expect("valid");
         NodeRecord {
-            node: name.parse().expect("valid"),
-            holder: format!("{name}/boot/agent").parse().expect("valid"),
             replica: "g".parse().expect("valid"),
-            role: NodeRole::Rollout,
-            instance_id: None,
-            instance_type: None,
-            zone: None,
-            market: None,
-            state: NodeState::Ready,
-            fabric: FabricVerdict::NotApplicable,
-            in_flight: 0,
-            tokens_per_second: 0.0,
-            weights_version: None,
-            notice_kind: None,
-            notice_deadline: None,
-            pods_left: None,
-            idle_since: None,
             heartbeat: NOW.minus(Duration::from_secs(silence)),
+            ..NodeRecord::new(holder, NodeState::Ready)
         }
     }
 

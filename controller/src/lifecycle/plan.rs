@@ -136,8 +136,7 @@ impl fmt::Display for Awaited {
 
 #[cfg(test)]
 mod tests {
-    use ebbtide_core::fabric::FabricVerdict;
-    use ebbtide_queue::control::{DrainReason, DrainState, NodeNames, NodeRole};
+    use ebbtide_queue::control::{DrainReason, DrainState, NodeNames};
 
     use super::*;
 
@@ -159,24 +158,12 @@ mod tests {
 
     fn node(state: NodeState, pods_left: Option<u32>, silence: u64) -> NodeRecord {
         NodeRecord {
-            node: "n1".parse().expect("valid"),
-            holder: "n1/boot/agent".parse().expect("valid"),
-            replica: "n1".parse().expect("valid"),
-            role: NodeRole::Rollout,
             instance_id: Some("i-0a".to_owned()),
-            instance_type: None,
-            zone: None,
-            market: None,
-            state,
-            fabric: FabricVerdict::NotApplicable,
             in_flight: 3,
             tokens_per_second: 1.0,
-            weights_version: None,
-            notice_kind: None,
-            notice_deadline: None,
             pods_left,
-            idle_since: None,
             heartbeat: NOW.minus(seconds(silence)),
+            ..NodeRecord::new("n1/boot/agent".parse().expect("valid"), state)
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ebbtide_core::ids::NodeName;
+use ebbtide_core::marks::{CORDON_ANNOTATION, INTERRUPTION_TAINT};
 use ebbtide_core::observation::InstanceId;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::api::{ListParams, Patch, PatchParams};
@@ -17,12 +18,6 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::{ClusterNodes, NodeError};
-
-/// The taint on a node that is going away, as the agents set it.
-const INTERRUPTION_TAINT: &str = "ebbtide.dev/interruption";
-
-/// The annotation that remembers that the cordon is ours, as the agents set it.
-const CORDON_ANNOTATION: &str = "ebbtide.dev/cordoned";
 
 /// Conflicts in a row that are answered by another try.
 const CONFLICTS_LIMIT: usize = 8;

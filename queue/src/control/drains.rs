@@ -34,6 +34,23 @@ pub enum DrainReason {
     Drill,
 }
 
+impl DrainReason {
+    /// The word in records, in logs and on the node.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Notice => "notice",
+            Self::Rebalance => "rebalance",
+            Self::Maintenance => "maintenance",
+            Self::Lifecycle => "lifecycle",
+            Self::ScaleIn => "scale_in",
+            Self::Swap => "swap",
+            Self::Operator => "operator",
+            Self::Foreign => "foreign",
+            Self::Drill => "drill",
+        }
+    }
+}
+
 /// How far a drain is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -79,6 +79,32 @@ pub struct NodeRecord {
     pub heartbeat: UnixMillis,
 }
 
+impl NodeRecord {
+    /// The record of a node by itself, in this state, of which nothing else is known.
+    pub fn new(holder: Holder, state: NodeState) -> Self {
+        Self {
+            node: holder.node.clone(),
+            replica: ReplicaId::from(&holder.node),
+            holder,
+            role: NodeRole::Rollout,
+            instance_id: None,
+            zone: None,
+            instance_type: None,
+            market: None,
+            state,
+            fabric: FabricVerdict::NotApplicable,
+            in_flight: 0,
+            tokens_per_second: 0.0,
+            weights_version: None,
+            notice_kind: None,
+            notice_deadline: None,
+            pods_left: None,
+            idle_since: None,
+            heartbeat: UnixMillis::default(),
+        }
+    }
+}
+
 /// What a node is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

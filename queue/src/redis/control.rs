@@ -137,13 +137,12 @@ async fn request_drain(
     port: &RedisPort,
     request: &DrainRequest,
 ) -> Result<ControlReply, QueueError> {
-    let reason = to_fields(&BTreeMap::from([("reason", request.reason)]))["reason"].clone();
     let arguments = [
         "REQUEST".to_owned(),
         request.replica.to_string(),
         request.request_id.clone(),
         request.generation.to_string(),
-        reason,
+        request.reason.as_str().to_owned(),
         whole_millis(request.remaining).to_string(),
         request.lost.to_string(),
     ];

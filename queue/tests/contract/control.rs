@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::Hint;
 use ebbtide_queue::control::{
     ClosingReport, DrainOutcome, DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState,
-    HoldRecord, LifecycleRecord, NodeNames, NodeRecord, NodeRole, NodeState, TrainerPhase,
-    TrainerRecord,
+    HoldRecord, LifecycleRecord, NodeNames, NodeRecord, NodeState, TrainerPhase, TrainerRecord,
 };
 
 use super::worlds::*;
@@ -30,26 +28,11 @@ laws![
 ];
 
 fn node(name: &str) -> NodeRecord {
-    let node: NodeName = name.parse().unwrap();
     NodeRecord {
-        holder: holder(name),
-        replica: (&node).into(),
-        node,
         instance_id: Some(format!("i-{name}")),
-        instance_type: None,
-        role: NodeRole::Rollout,
-        pods_left: None,
-        idle_since: None,
-        zone: None,
-        market: None,
-        state: NodeState::Ready,
-        fabric: FabricVerdict::NotApplicable,
         in_flight: 2,
         tokens_per_second: 33.5,
-        weights_version: None,
-        notice_kind: None,
-        notice_deadline: None,
-        heartbeat: UnixMillis(0),
+        ..NodeRecord::new(holder(name), NodeState::Ready)
     }
 }
 

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use ebbtide_core::fabric::FabricVerdict;
-use ebbtide_core::time::UnixMillis;
 use ebbtide_harness::Redis;
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::control::{
-    DrainReason, DrainRecord, DrainRequest, NodeNames, NodeRecord, NodeRole, NodeState,
+    DrainReason, DrainRecord, DrainRequest, NodeNames, NodeRecord, NodeState,
 };
 use serde_json::Value;
 
@@ -63,26 +61,13 @@ impl Run {
 
     /// A node in service that nobody runs.
     pub async fn put_node(&self, node: &str, replica: &str) {
+        let holder = format!("{node}/boot-1/agent-1").parse().unwrap();
         self.queue
             .put_node(NodeRecord {
-                node: node.parse().unwrap(),
-                holder: format!("{node}/boot-1/agent-1").parse().unwrap(),
                 replica: replica.parse().unwrap(),
-                role: NodeRole::Rollout,
                 instance_id: Some(format!("i-{node}")),
-                zone: None,
-                instance_type: None,
-                market: None,
-                state: NodeState::Ready,
-                fabric: FabricVerdict::NotApplicable,
                 in_flight: 3,
-                tokens_per_second: 0.0,
-                weights_version: None,
-                notice_kind: None,
-                notice_deadline: None,
-                pods_left: None,
-                idle_since: None,
-                heartbeat: UnixMillis(0),
+                ..NodeRecord::new(holder, NodeState::Ready)
             })
             .await
             .unwrap();

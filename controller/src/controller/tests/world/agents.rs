@@ -5,12 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId};
 use ebbtide_core::policy::Market;
-use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::{QueueError, WorkQueue};
-use ebbtide_queue::control::{DrainProgress, DrainState, NodeRecord, NodeRole, NodeState};
+use ebbtide_queue::control::{DrainProgress, DrainState, NodeRecord, NodeState};
 
 use crate::capacity::local::{LocalCapacity, LocalNode, NodeOrder};
 
@@ -92,24 +90,11 @@ impl Agents {
 
 fn record(node: &LocalNode, state: NodeState) -> NodeRecord {
     NodeRecord {
-        node: node.node.clone(),
-        holder: holder(&node.node),
-        replica: (&node.node).into(),
         instance_id: Some(node.instance.0.clone()),
-        instance_type: None,
-        role: NodeRole::Rollout,
-        pods_left: None,
-        idle_since: None,
-        zone: None,
         market: Some(Market::Spot),
-        state,
-        fabric: FabricVerdict::NotApplicable,
-        in_flight: 0,
         tokens_per_second: 10.0,
         weights_version: Some(PolicyVersion(0)),
-        notice_kind: None,
-        notice_deadline: None,
-        heartbeat: UnixMillis(0),
+        ..NodeRecord::new(holder(&node.node), state)
     }
 }
 
