@@ -334,6 +334,10 @@ impl DrainKey {
             self.seen = None;
             return;
         };
+        if record.replica != self.replica {
+            // Asked for before the node became part of another replica.
+            return;
+        }
         if record.state == DrainState::Cancelled {
             self.taken_back = Some(record.request_id.clone());
             self.own_request = None;

@@ -126,3 +126,15 @@ fn deadline_is_fixed_at_first_sight() {
     let deadline = key.wanted().map(|want| want.deadline);
     assert_eq!(deadline, Some(now + Duration::from_secs(60)));
 }
+
+#[test]
+fn answer_about_the_replica_before_says_nothing_about_the_next() {
+    let now = Instant::now();
+    let mut key = key();
+    let own = record("notice-n1-7", DrainReason::Notice, DrainState::Draining);
+    key.take_view(&view(vec![own.clone()], now));
+    key.join(Membership { replica: "ep-0".parse().expect("valid"), leads: false });
+    key.take_answer(Call::Report(DrainState::Draining), Ok(Some(own)), now);
+    assert_eq!(key.wanted(), None);
+    assert!(!key.is_known(), "the keys are read anew");
+}
