@@ -51,8 +51,8 @@ pub(super) struct DrainKey {
     seen: Option<SeenDrain>,
     /// Whether the key was ever read.
     is_known: bool,
-    /// The store's clock at a moment, and how many nodes the replica had then.
-    read: Option<(UnixMillis, Instant, u32)>,
+    /// The store's clock at a moment.
+    read: Option<(UnixMillis, Instant)>,
     /// A request that was taken back; a view from before must not bring it to life.
     taken_back: Option<String>,
     turn: Turn,
@@ -112,13 +112,15 @@ impl DrainKey {
         self.is_known
     }
 
-    /// Takes in a reading of all keys.
+    /// Takes in a reading of the keys. One of the replica that the node belonged to before says
+    /// nothing about this one.
     pub(super) fn take_view(&mut self, seen: &SeenView) {
+        if seen.view.replica != self.replica {
+            return;
+        }
         self.is_known = true;
-        let nodes = seen.view.nodes.iter().filter(|node| node.replica == self.replica).count();
-        self.read = Some((seen.view.now, seen.at, u32::try_from(nodes).unwrap_or(u32::MAX)));
-        let record = seen.view.drains.iter().find(|drain| drain.replica == self.replica);
-        let Some(record) = record else {
+        self.read = Some((seen.view.now, seen.at));
+        let Some(record) = &seen.view.drain else {
             // A replica that is being terminated does not come back because its key is gone.
             self.seen.take_if(|seen| seen.record.state != DrainState::Terminating);
             return;
@@ -273,7 +275,8 @@ impl DrainKey {
         })
     }
 
-    /// A drain's report as operators find it; the agent that leads the replica makes it.
+    /// A drain's report as operators find it, as of a replica of one node; the agent that leads the
+    /// replica makes it.
     pub(super) fn closing_report(
         &self,
         report: &DrainReport,
@@ -281,13 +284,12 @@ impl DrainKey {
         shared: &Shared,
     ) -> Option<ClosingReport> {
         let record = &self.seen.as_ref().filter(|_| self.leads_replica)?.record;
-        let (server_now, at, nodes) = self.read?;
+        let (server_now, at) = self.read?;
         let begun_at =
             if begun >= at { server_now.plus(begun - at) } else { server_now.minus(at - begun) };
         let millis = whole_millis;
-        let nodes = nodes.max(1);
         let hours = report.duration.as_secs_f64() / 3600.0;
-        let dollars = shared.dollars_per_hour().map(|price| price * f64::from(nodes) * hours);
+        let dollars = shared.dollars_per_hour().map(|price| price * hours);
         Some(ClosingReport {
             request_id: record.request_id.clone(),
             replica: self.replica.clone(),
@@ -305,7 +307,7 @@ impl DrainKey {
             tokens_wasted: report.tokens_wasted,
             last_hand_back_ms: report.last_hand_back.map(millis),
             duration_ms: millis(report.duration),
-            nodes,
+            nodes: 1,
             dollars,
             at: UnixMillis::default(),
         })
