@@ -123,6 +123,7 @@ async fn reap_for_the_controller(shared: &Shared, view: &ControlView) {
 struct Reporter {
     last: Option<(Instant, u64)>,
     tokens_dropped: u64,
+    drained_for: Option<String>,
 }
 
 impl Reporter {
@@ -136,7 +137,15 @@ impl Reporter {
         let tokens_per_second = self.speed(shared, at);
         observe(shared, tokens_per_second);
         let record = node_record(shared, tokens_per_second, server_now, at);
-        shared.queue.put_node(record).await?;
+        // The one who speaks for the replica waits for this word of the others.
+        let is_news = record.drained_for.is_some() && record.drained_for != self.drained_for;
+        let drained_for = record.drained_for.clone();
+        if is_news && !shared.membership().leads {
+            shared.queue.announce_node(record).await?;
+        } else {
+            shared.queue.put_node(record).await?;
+        }
+        self.drained_for = drained_for;
         for record in engine_records(shared) {
             shared.queue.put_engine(record).await?;
         }
@@ -176,9 +185,9 @@ fn node_record(
     at: Instant,
 ) -> NodeRecord {
     let identity = shared.identity();
-    let (notice, drain) = {
+    let (notice, drain, drained_for) = {
         let standing = shared.standing.borrow();
-        (standing.notice, standing.drain)
+        (standing.notice, standing.drain, standing.drained_for.clone())
     };
     let idle_since = drain.and_then(|drain| drain.idle_since);
     let pods_left = drain.and_then(|drain| drain.pods_left);
@@ -204,6 +213,7 @@ fn node_record(
             .map(|deadline| server_now.plus(deadline.saturating_duration_since(at))),
         pods_left,
         idle_since: idle_since.map(|since| server_now.minus(at.saturating_duration_since(since))),
+        drained_for,
         heartbeat: server_now,
     }
 }

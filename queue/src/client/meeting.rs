@@ -29,6 +29,16 @@ impl WorkQueue {
         self.tell(ControlCommand::PutNode(Box::new(record))).await
     }
 
+    /// Writes a node's record, and wakes all agents: it has news for another node of the replica.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn announce_node(&self, record: NodeRecord) -> Result<(), QueueError> {
+        self.put_node(record).await?;
+        self.port.wake(Hint::Control).await;
+        Ok(())
+    }
+
     /// Removes a node that was terminated for good.
     ///
     /// # Errors
