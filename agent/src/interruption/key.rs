@@ -51,8 +51,10 @@ pub(super) struct DrainKey {
     seen: Option<SeenDrain>,
     /// Whether the key was ever read.
     is_known: bool,
-    /// The store's clock at a moment, and how many nodes the replica had then.
-    read: Option<(UnixMillis, Instant, u32)>,
+    /// The store's clock at a moment.
+    clock: Option<(UnixMillis, Instant)>,
+    /// How many nodes the replica had when the keys were last read.
+    nodes: Option<u32>,
     /// A request that was taken back; a view from before must not bring it to life.
     taken_back: Option<String>,
     turn: Turn,
@@ -80,7 +82,8 @@ impl DrainKey {
             own_request: None,
             seen: None,
             is_known: false,
-            read: None,
+            clock: None,
+            nodes: None,
             taken_back: None,
             turn: Turn::new(PAUSE_MIN, PAUSE_MAX),
         }
@@ -98,7 +101,7 @@ impl DrainKey {
             "node belongs to another replica"
         );
         self.replica = membership.replica;
-        (self.is_known, self.read, self.seen) = (false, None, None);
+        (self.is_known, self.nodes, self.seen) = (false, None, None);
         (self.own_request, self.taken_back) = (None, None);
     }
 
@@ -116,7 +119,8 @@ impl DrainKey {
     pub(super) fn take_view(&mut self, seen: &SeenView) {
         self.is_known = true;
         let nodes = seen.view.nodes.iter().filter(|node| node.replica == self.replica).count();
-        self.read = Some((seen.view.now, seen.at, u32::try_from(nodes).unwrap_or(u32::MAX)));
+        self.nodes = Some(u32::try_from(nodes).unwrap_or(u32::MAX));
+        self.clock = Some((seen.view.now, seen.at));
         let record = seen.view.drains.iter().find(|drain| drain.replica == self.replica);
         let Some(record) = record else {
             // A replica that is being terminated does not come back because its key is gone.
@@ -129,6 +133,13 @@ impl DrainKey {
         }
         let remaining = record.deadline.remaining(seen.view.now);
         self.note(record.clone(), seen.at + remaining);
+    }
+
+    /// A moment on the store's clock, once that was read.
+    pub(super) fn on_server_clock(&self, moment: Instant) -> Option<UnixMillis> {
+        let (clock, at) = self.clock?;
+        let is_later = moment >= at;
+        Some(if is_later { clock.plus(moment - at) } else { clock.minus(at - moment) })
     }
 
     /// Keeps the monotonic deadline of a record whose own deadline is the same.
@@ -281,11 +292,8 @@ impl DrainKey {
         shared: &Shared,
     ) -> Option<ClosingReport> {
         let record = &self.seen.as_ref().filter(|_| self.leads_replica)?.record;
-        let (server_now, at, nodes) = self.read?;
-        let begun_at =
-            if begun >= at { server_now.plus(begun - at) } else { server_now.minus(at - begun) };
+        let (begun_at, nodes) = (self.on_server_clock(begun)?, self.nodes?.max(1));
         let millis = whole_millis;
-        let nodes = nodes.max(1);
         let hours = report.duration.as_secs_f64() / 3600.0;
         let dollars = shared.dollars_per_hour().map(|price| price * f64::from(nodes) * hours);
         Some(ClosingReport {

@@ -13,6 +13,7 @@ mod foreign;
 mod groups;
 mod notices;
 mod outages;
+mod preemption;
 mod restarts;
 mod soak;
 mod trainers;

@@ -8,7 +8,8 @@ use ebbtide_core::sample::{Finish, FinishReason, Score};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_core::work::PromptGroup;
 use ebbtide_queue::command::{
-    Command, LeaseRequest, ProgressLimits, Renewal, Stage, Then, UnitWrite, Waiting,
+    Command, DrainBehind, HandBack, HandBackCause, LeaseRequest, ProgressLimits, Renewal, Stage,
+    Then, UnitWrite, Waiting,
 };
 use ebbtide_queue::memory::{MemoryShard, ShardSettings};
 use ebbtide_queue::reply::{Grant, Reply, WriteReply};
@@ -27,6 +28,7 @@ laws![
     trainer_that_has_groups_is_not_removed,
     fault_of_an_engine_keeps_the_prefix_and_is_an_attempt,
     units_whose_names_begin_alike_are_not_confused,
+    hand_back_for_a_drain_keeps_its_reason_and_deadline_and_counts_by_its_cause,
 ];
 
 fn length() -> Finish {
@@ -341,4 +343,28 @@ fn orphans_are_ready_within_a_lease_and_a_reap_though_nodes_die_without_pause() 
             assert!(world.now <= died_at.plus(LEASE + REAP), "an orphan waits at step {step}");
         }
     }
+}
+
+/// Case 63 of the interruptions: a preemption does not look like a crash.
+async fn hand_back_for_a_drain_keeps_its_reason_and_deadline_and_counts_by_its_cause(world: World) {
+    world.enqueue(&group("g", 1)).await;
+    let plain = HandBack::from(HandBackCause::AgentRestart);
+    let rebalanced = DrainBehind { reason: "rebalance", deadline: UnixMillis(4_000_000_000_000) };
+    let drained = HandBack { cause: HandBackCause::Drain, drain: Some(rebalanced) };
+    let a = holder("a");
+    for hand_back in [plain, preempted(), drained] {
+        let grants = world.lease(&a, 1, LONG).await;
+        let reply = world.write_as(&a, &grants[0], vec![], Then::HandBack(hand_back)).await;
+        assert_eq!(reply, WriteReply::Ok);
+    }
+    let trace = world.queue.trace(&group_id("g")).await.unwrap();
+    let told = trace.units[0].history.iter().map(|event| {
+        assert_eq!(event.what, "handed_back");
+        DrainBehind::of_detail(&event.detail)
+    });
+    let expected = [plain, preempted(), drained].map(|back| (back.cause.as_str(), back.drain));
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    let counted = [("agent_restart", 1), ("drain", 1), ("notice", 1)];
+    assert_eq!(world.status().await.hand_backs, counted.map(|(c, n)| (c.to_owned(), n)).into());
+    world.assert_conserved().await;
 }
