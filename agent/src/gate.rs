@@ -137,6 +137,8 @@ impl Drop for Claim<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
     use super::*;
 
     #[test]
@@ -149,6 +151,36 @@ mod tests {
         assert!(gate.has_claims(), "the one before is still under way");
         drop(claim);
         assert!(!gate.has_claims());
+    }
+
+    /// Case 61: not even one in the first millisecond, whoever asks at that very moment.
+    #[test]
+    fn no_claim_of_a_storm_begins_after_the_close_has_returned() {
+        for _ in 0..50 {
+            let (gate, is_closed) = (LeaseGate::default(), AtomicBool::new(false));
+            let (begun, late) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        loop {
+                            let is_late = is_closed.load(Ordering::SeqCst);
+                            match gate.begin_claim() {
+                                Some(_) if is_late => late.fetch_add(1, Ordering::SeqCst),
+                                Some(_) => begun.fetch_add(1, Ordering::SeqCst),
+                                None => return,
+                            };
+                        }
+                    });
+                }
+                while begun.load(Ordering::SeqCst) < 20 {
+                    std::thread::yield_now();
+                }
+                gate.close(ClosedFor::Drain);
+                is_closed.store(true, Ordering::SeqCst);
+            });
+            assert_eq!(late.load(Ordering::SeqCst), 0);
+            assert!(!gate.has_claims());
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod groups;
 mod notices;
 mod outages;
 mod preemption;
+mod probes;
 mod restarts;
 mod soak;
 mod trainers;
