@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use ebbtide_queue::client::QueueError;
 use ebbtide_queue::command::HandBackCause;
-use ebbtide_queue::control::{ControlView, DrainRecord};
+use ebbtide_queue::control::{DrainRecord, ReplicaView};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -57,10 +57,10 @@ const EXIT_RESERVE: Duration = Duration::from_secs(2);
 /// Drain reports kept.
 const REPORTS_KEPT: usize = 16;
 
-/// The control keys as they were read at a moment.
+/// What concerns the node's replica, as it was read at a moment.
 #[derive(Debug, Clone)]
 pub(crate) struct SeenView {
-    pub(crate) view: Arc<ControlView>,
+    pub(crate) view: Arc<ReplicaView>,
     pub(crate) at: Instant,
 }
 

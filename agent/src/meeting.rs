@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::{Backoff, Hint, QueueError};
-use ebbtide_queue::control::{ControlView, EngineRecord, NodeRecord, NodeState};
+use ebbtide_queue::control::{EngineRecord, NodeRecord, NodeState, ReplicaView};
 use futures::poll;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -90,7 +90,7 @@ async fn exchange(
     reporter: &mut Reporter,
     is_report_due: bool,
 ) -> Result<(), QueueError> {
-    let view = shared.queue.view().await?;
+    let view = shared.queue.replica_view(&shared.membership().replica).await?;
     let at = Instant::now();
     shared.queue_answered_at.send_replace(Some(at));
     shared.queue_trouble.send_replace(None);
@@ -104,7 +104,7 @@ async fn exchange(
 }
 
 /// Recovery must survive a dead controller: agents with room reap when nobody else does.
-async fn reap_for_the_controller(shared: &Shared, view: &ControlView) {
+async fn reap_for_the_controller(shared: &Shared, view: &ReplicaView) {
     let silence = view.reaper_beat.map(|beat| view.now.since(beat));
     let capacity = shared.engines.len() * shared.config.concurrency_per_engine;
     let has_room = shared.desk.ledger().held() < capacity;
@@ -267,7 +267,7 @@ fn engine_records(shared: &Shared) -> Vec<EngineRecord> {
 /// The last report of a process that ends; nobody waits long for it.
 pub(crate) async fn say_goodbye(shared: &Shared) {
     let goodbye = async {
-        let view = shared.queue.view().await?;
+        let view = shared.queue.replica_view(&shared.membership().replica).await?;
         let record = node_record(shared, 0.0, view.now, Instant::now());
         shared.queue.put_node(record).await
     };

@@ -53,8 +53,6 @@ pub(super) struct DrainKey {
     is_known: bool,
     /// The store's clock at a moment.
     clock: Option<(UnixMillis, Instant)>,
-    /// How many nodes the replica had when the keys were last read.
-    nodes: Option<u32>,
     /// A request that was taken back; a view from before must not bring it to life.
     taken_back: Option<String>,
     turn: Turn,
@@ -83,7 +81,6 @@ impl DrainKey {
             seen: None,
             is_known: false,
             clock: None,
-            nodes: None,
             taken_back: None,
             turn: Turn::new(PAUSE_MIN, PAUSE_MAX),
         }
@@ -101,7 +98,7 @@ impl DrainKey {
             "node belongs to another replica"
         );
         self.replica = membership.replica;
-        (self.is_known, self.nodes, self.seen) = (false, None, None);
+        (self.is_known, self.seen) = (false, None);
         (self.own_request, self.taken_back) = (None, None);
     }
 
@@ -115,14 +112,15 @@ impl DrainKey {
         self.is_known
     }
 
-    /// Takes in a reading of all keys.
+    /// Takes in a reading of the keys. One of the replica that the node belonged to before says
+    /// nothing about this one.
     pub(super) fn take_view(&mut self, seen: &SeenView) {
+        if seen.view.replica != self.replica {
+            return;
+        }
         self.is_known = true;
-        let nodes = seen.view.nodes.iter().filter(|node| node.replica == self.replica).count();
-        self.nodes = Some(u32::try_from(nodes).unwrap_or(u32::MAX));
         self.clock = Some((seen.view.now, seen.at));
-        let record = seen.view.drains.iter().find(|drain| drain.replica == self.replica);
-        let Some(record) = record else {
+        let Some(record) = &seen.view.drain else {
             // A replica that is being terminated does not come back because its key is gone.
             self.seen.take_if(|seen| seen.record.state != DrainState::Terminating);
             return;
@@ -284,7 +282,8 @@ impl DrainKey {
         })
     }
 
-    /// A drain's report as operators find it; the agent that leads the replica makes it.
+    /// A drain's report as operators find it, as of a replica of one node; the agent that leads the
+    /// replica makes it.
     pub(super) fn closing_report(
         &self,
         report: &DrainReport,
@@ -292,10 +291,10 @@ impl DrainKey {
         shared: &Shared,
     ) -> Option<ClosingReport> {
         let record = &self.seen.as_ref().filter(|_| self.leads_replica)?.record;
-        let (begun_at, nodes) = (self.on_server_clock(begun)?, self.nodes?.max(1));
+        let begun_at = self.on_server_clock(begun)?;
         let millis = whole_millis;
         let hours = report.duration.as_secs_f64() / 3600.0;
-        let dollars = shared.dollars_per_hour().map(|price| price * f64::from(nodes) * hours);
+        let dollars = shared.dollars_per_hour().map(|price| price * hours);
         Some(ClosingReport {
             request_id: record.request_id.clone(),
             replica: self.replica.clone(),
@@ -313,7 +312,7 @@ impl DrainKey {
             tokens_wasted: report.tokens_wasted,
             last_hand_back_ms: report.last_hand_back.map(millis),
             duration_ms: millis(report.duration),
-            nodes,
+            nodes: 1,
             dollars,
             at: UnixMillis::default(),
         })

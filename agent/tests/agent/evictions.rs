@@ -66,11 +66,14 @@ async fn engine_pod_is_evicted_last_and_only_when_its_work_is_handed_back() {
     n1.wait_until(|agent| agent.pods_left() == Some(0)).await;
 }
 
+/// A pod at the moment of its eviction, and what the queue had then.
+type Sight = (String, Vec<UnitSnapshot>);
+
 /// Evicts as the memory does, and looks first what the queue has of the node's work.
 struct Witness {
     pods: MemoryPods,
     queue: WorkQueue,
-    seen: Arc<Mutex<Vec<(String, Vec<UnitSnapshot>)>>>,
+    seen: Arc<Mutex<Vec<Sight>>>,
 }
 
 #[async_trait]

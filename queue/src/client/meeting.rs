@@ -6,7 +6,8 @@ use ebbtide_core::time::UnixMillis;
 use super::{Hint, QueueError, WorkQueue};
 use crate::control::{
     ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress, DrainRecord,
-    DrainRequest, EngineRecord, HoldRecord, LifecycleRecord, NodeRecord, TrainerRecord,
+    DrainRequest, EngineRecord, HoldRecord, LifecycleRecord, NodeRecord, ReplicaView,
+    TrainerRecord,
 };
 
 impl WorkQueue {
@@ -17,6 +18,17 @@ impl WorkQueue {
     pub async fn view(&self) -> Result<ControlView, QueueError> {
         match self.port.control(ControlCommand::Read).await? {
             ControlReply::View(view) => Ok(*view),
+            other => Err(QueueError::unexpected("the control keys", &other)),
+        }
+    }
+
+    /// What the control keys say to one replica: cheap in a run of any size.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn replica_view(&self, replica: &ReplicaId) -> Result<ReplicaView, QueueError> {
+        match self.port.control(ControlCommand::ReadReplica(replica.clone())).await? {
+            ControlReply::Replica(view) => Ok(*view),
             other => Err(QueueError::unexpected("the control keys", &other)),
         }
     }

@@ -80,6 +80,10 @@ impl MemoryControl {
                 return ControlReply::Claimed(self.claim(*generation, action));
             }
             ControlCommand::Read => return ControlReply::View(Box::new(self.view(now))),
+            ControlCommand::ReadReplica(replica) => {
+                let view = self.view(now).into_replica(replica.clone());
+                return ControlReply::Replica(Box::new(view));
+            }
         }
         ControlReply::Done
     }

@@ -69,6 +69,8 @@ pub enum ControlCommand {
     },
     /// Reads everything.
     Read,
+    /// Reads what concerns one replica.
+    ReadReplica(ReplicaId),
 }
 
 /// The answer to a [`ControlCommand`].
@@ -84,6 +86,8 @@ pub enum ControlReply {
     Reports(Vec<ClosingReport>),
     /// To [`ControlCommand::Read`].
     View(Box<ControlView>),
+    /// To [`ControlCommand::ReadReplica`].
+    Replica(Box<ReplicaView>),
 }
 
 /// Everything the control keys say, at one moment.
@@ -111,7 +115,37 @@ pub struct ControlView {
     pub reaper_beat: Option<UnixMillis>,
 }
 
+/// What the control keys say to one replica, at one moment. Reading it costs the same however many
+/// nodes the run has: every agent does so each second.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplicaView {
+    /// The store's clock.
+    pub now: UnixMillis,
+    /// The replica.
+    pub replica: ReplicaId,
+    /// Its drain, if there is one.
+    pub drain: Option<DrainRecord>,
+    /// The checkpoint that the trainer was asked for.
+    pub checkpoint: CheckpointRecord,
+    /// The published policy version; version 0 before the first.
+    pub version: VersionRecord,
+    /// When somebody last reaped.
+    pub reaper_beat: Option<UnixMillis>,
+}
+
 impl ControlView {
+    /// What of it concerns one replica.
+    pub fn into_replica(self, replica: ReplicaId) -> ReplicaView {
+        ReplicaView {
+            now: self.now,
+            drain: self.drains.into_iter().find(|drain| drain.replica == replica),
+            replica,
+            checkpoint: self.checkpoint,
+            version: self.version,
+            reaper_beat: self.reaper_beat,
+        }
+    }
+
     /// The drain of a replica, if there is one that was not cancelled.
     pub fn active_drain(&self, replica: &ReplicaId) -> Option<&DrainRecord> {
         self.drains

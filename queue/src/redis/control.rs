@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ebbtide_core::ids::ReplicaId;
 use ebbtide_core::time::{UnixMillis, whole_millis};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -81,6 +82,7 @@ pub(super) async fn carry_out(
             Ok(ControlReply::Claimed(granted == 1))
         }
         ControlCommand::Read => read_all(port).await,
+        ControlCommand::ReadReplica(replica) => read_replica(port, replica).await,
     }
 }
 
@@ -234,6 +236,19 @@ pub(super) async fn all_keys(port: &RedisPort) -> Result<Vec<String>, QueueError
 /// steps is seen by the next read.
 async fn read_all(port: &RedisPort) -> Result<ControlReply, QueueError> {
     let wanted = record_keys_of_all(port).await?;
+    Ok(ControlReply::View(Box::new(read(port, &wanted).await?)))
+}
+
+/// Reads the drain of one replica, and what there is only one of.
+async fn read_replica(port: &RedisPort, replica: ReplicaId) -> Result<ControlReply, QueueError> {
+    let singles = SINGLES.iter().map(|kind| (*kind, key(port, kind, "")));
+    let drain = ("drain", key(port, "drain", replica.as_str()));
+    let wanted: Vec<(&str, String)> = singles.chain([drain]).collect();
+    Ok(ControlReply::Replica(Box::new(read(port, &wanted).await?.into_replica(replica))))
+}
+
+/// The records of these keys, each with its kind, all of one moment.
+async fn read(port: &RedisPort, wanted: &[(&str, String)]) -> Result<ControlView, QueueError> {
     let keys: Vec<String> = wanted.iter().map(|(_, key)| key.clone()).collect();
     let (now, records): (u64, Vec<Fields>) =
         port.call_function(Function::ControlRead, &keys, &[], CALL_TRIES).await?;
@@ -244,7 +259,7 @@ async fn read_all(port: &RedisPort) -> Result<ControlReply, QueueError> {
             tracing::warn!(key, %error, "control record is left out");
         }
     }
-    Ok(ControlReply::View(Box::new(view)))
+    Ok(view)
 }
 
 fn add_to_view(view: &mut ControlView, kind: &str, fields: &Fields) -> Result<(), QueueError> {

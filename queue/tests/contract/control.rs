@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use ebbtide_core::ids::{NodeName, ReplicaId};
+use ebbtide_core::ids::{NodeName, PolicyVersion, ReplicaId};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::Hint;
 use ebbtide_queue::control::{
     ClosingReport, DrainOutcome, DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState,
-    HoldRecord, LifecycleRecord, NodeNames, NodeRecord, NodeState, TrainerPhase, TrainerRecord,
+    HoldRecord, LifecycleRecord, NodeNames, NodeRecord, NodeState, ReplicaView, TrainerPhase,
+    TrainerRecord, VersionRecord,
 };
 
 use super::worlds::*;
@@ -15,6 +16,7 @@ use super::worlds::*;
 laws![
     1;
     records_are_read_as_they_were_written,
+    replica_reads_what_concerns_it,
     drain_deadline_only_becomes_earlier,
     drain_goes_forward_only_and_reports_name_their_request,
     cancelled_drain_can_be_asked_for_again,
@@ -79,6 +81,24 @@ async fn records_are_read_as_they_were_written(world: World) {
     assert!(view.reaper_beat.is_some());
     world.queue.remove_node(&"n1".parse().unwrap()).await.unwrap();
     assert_eq!(world.queue.view().await.unwrap().nodes.len(), 1);
+}
+
+async fn replica_reads_what_concerns_it(world: World) {
+    let (one, other): (ReplicaId, ReplicaId) = ("r1".parse().unwrap(), "r2".parse().unwrap());
+    let asked = world.queue.request_drain(request("a", DrainReason::ScaleIn, 600)).await.unwrap();
+    let version = VersionRecord { version: PolicyVersion(3), ..VersionRecord::default() };
+    world.queue.set_version(version).await.unwrap();
+    world.queue.beat_reaper().await.unwrap();
+    world.queue.request_checkpoint().await.unwrap();
+    let whole = world.queue.view().await.unwrap();
+    let mine = world.queue.replica_view(&one).await.unwrap();
+    assert_eq!(mine.drain, Some(asked));
+    assert!(mine.now >= whole.now && mine.checkpoint.is_pending() && mine.reaper_beat.is_some());
+    assert_eq!((mine.version.version, &mine.replica), (PolicyVersion(3), &one));
+    let not_mine = world.queue.replica_view(&other).await.unwrap();
+    assert_eq!(not_mine.drain, None);
+    let standing = whole.into_replica(one);
+    assert_eq!(ReplicaView { now: standing.now, ..mine }, standing, "as in the whole");
 }
 
 async fn drain_deadline_only_becomes_earlier(world: World) {
