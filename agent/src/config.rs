@@ -201,6 +201,9 @@ pub struct Pace {
     pub replan_every: Duration,
     /// How long a hand-back waits for the last tokens of an aborted stream. Default 250 ms.
     pub abort_wait: Duration,
+    /// Longest silence of a loop that turns; `/healthz` fails beyond it. Default 30 s: the longest
+    /// pause of a loop and its slowest call stay below half of this.
+    pub silence_limit: Duration,
 }
 
 impl Default for Pace {
@@ -216,6 +219,7 @@ impl Default for Pace {
             meet_every: Duration::from_secs(1),
             replan_every: Duration::from_secs(1),
             abort_wait: Duration::from_millis(250),
+            silence_limit: Duration::from_secs(30),
         }
     }
 }
@@ -234,6 +238,7 @@ impl Pace {
             meet_every: Duration::from_millis(200),
             replan_every: Duration::from_millis(100),
             abort_wait: Duration::from_millis(150),
+            silence_limit: Duration::from_secs(10),
         }
     }
 }

@@ -137,6 +137,8 @@ impl Drop for Claim<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
     use super::*;
 
     #[test]
@@ -149,6 +151,33 @@ mod tests {
         assert!(gate.has_claims(), "the one before is still under way");
         drop(claim);
         assert!(!gate.has_claims());
+    }
+
+    /// not even one in the first millisecond, whoever asks at that very moment.
+    #[test]
+    fn no_claim_of_a_storm_begins_once_the_gate_is_closed_and_none_is_under_way() {
+        for _ in 0..50 {
+            let (gate, is_over) = (LeaseGate::default(), AtomicBool::new(false));
+            let (begun, late) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let storm = || {
+                while let Some(_claim) = gate.begin_claim() {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    late.fetch_add(usize::from(is_over.load(Ordering::SeqCst)), Ordering::SeqCst);
+                }
+            };
+            std::thread::scope(|scope| {
+                (0..4).for_each(|_| drop(scope.spawn(storm)));
+                while begun.load(Ordering::SeqCst) < 20 {
+                    std::thread::yield_now();
+                }
+                gate.close(ClosedFor::Drain);
+                while gate.has_claims() {
+                    std::thread::yield_now();
+                }
+                is_over.store(true, Ordering::SeqCst);
+            });
+            assert_eq!(late.load(Ordering::SeqCst), 0);
+        }
     }
 
     #[test]

@@ -170,7 +170,7 @@ fn admit(
     shared.desk.change(|ledger| {
         for grant in grants {
             if !shared.gate.is_open() {
-                ledger.refuse(grant, &terms, shared.leaving_cause(), now);
+                ledger.refuse(grant, &terms, shared.leaving_why(), now);
                 continue;
             }
             shared.metrics.tokens.note_continued(&grant);

@@ -273,7 +273,7 @@ impl Flow {
         match (&mut self.drain, want) {
             (None, None) => {}
             (None, Some(want)) => {
-                let drain = RunningDrain::begin(want, &self.shared, now);
+                let drain = RunningDrain::begin(want, &self.key, &self.shared, now);
                 self.node.tell(drain.event(), &self.lanes);
                 // A notice of this node was told when it was seen.
                 if want.kind.is_none() && self.key.leads_replica() && !drain.is_rehearsal() {
@@ -282,7 +282,7 @@ impl Flow {
                 }
                 self.drain = Some(drain);
             }
-            (Some(drain), Some(want)) => drain.tighten(want, now),
+            (Some(drain), Some(want)) => drain.tighten(want, &self.key, now),
             (Some(drain), None) => {
                 let report = drain.cancel(&self.shared, now);
                 let begun = drain.begun();
@@ -295,12 +295,13 @@ impl Flow {
     /// The queue lane: whatever will not finish in time leaves now.
     fn hand_back(&mut self, now: Instant) {
         if self.ending_by.is_some() {
-            let cause = self.drain.as_ref().map_or(HandBackCause::AgentRestart, |d| d.cause());
-            let leave = self.shared.leave(cause, now);
+            let why = self.drain.as_ref().map(RunningDrain::why);
+            let why = why.unwrap_or(HandBackCause::AgentRestart.into());
+            let leave = self.shared.leave(why, now);
             if self.shared.desk.ledger().leave_all(leave, now) > 0 {
                 self.shared.desk.nudge();
             }
-            let leave = self.shared.leave_workers(cause, now);
+            let leave = self.shared.leave_workers(why, now);
             self.shared.workers.change(|workers| workers.release_all(leave));
         } else if let Some(drain) = &mut self.drain {
             drain.hand_back(&self.shared, now);
@@ -335,7 +336,7 @@ impl Flow {
         let notice = self.notices.strongest(now);
         let drain = self.drain.as_ref().map(|drain| DrainStanding {
             reason: drain.reason(),
-            cause: drain.cause(),
+            why: drain.why(),
             deadline: drain.deadline(),
             is_drained: drain.is_drained(),
             idle_since: drain.idle_since(),

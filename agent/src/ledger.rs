@@ -19,7 +19,7 @@ use ebbtide_core::drain::{InFlightUnit, ResponseLengths};
 use ebbtide_core::ids::{FencingToken, PolicyVersion, UnitId};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_core::work::ResumePolicy;
-use ebbtide_queue::command::{HandBackCause, Then};
+use ebbtide_queue::command::{HandBack, HandBackCause, Then};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -78,7 +78,7 @@ pub(crate) struct StreamResult {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Leave {
     /// Why.
-    pub(crate) cause: HandBackCause,
+    pub(crate) why: HandBack,
     /// When it is handed back even if its stream has not ended.
     pub(crate) write_by: Instant,
 }
@@ -121,7 +121,7 @@ impl Ledger {
             unit.tail.correct(&result.spans, unit.base);
             unit.phase = match (&unit.phase, result.then) {
                 (_, Then::Complete(finish)) => Phase::Ended(Then::Complete(finish)),
-                (Phase::Leaving(leave), _) => Phase::Ended(Then::HandBack(leave.cause)),
+                (Phase::Leaving(leave), _) => Phase::Ended(Then::HandBack(leave.why)),
                 (_, then) => Phase::Ended(then),
             };
         }
@@ -129,13 +129,13 @@ impl Ledger {
     }
 
     /// Why the unit of a stream leaves, if it does.
-    pub(crate) fn leaving_cause(&self, request: &RequestId) -> Option<HandBackCause> {
+    pub(crate) fn leaving_cause(&self, request: &RequestId) -> Option<HandBack> {
         let stream = self.streams.get(request)?;
         let unit = self.units.get(&stream.unit).filter(|unit| unit.request == *request);
         match unit.map(|unit| &unit.phase) {
-            Some(Phase::Leaving(leave)) => Some(leave.cause),
+            Some(Phase::Leaving(leave)) => Some(leave.why),
             // Nobody wants it any more; its end says nothing about the engine.
-            _ => stream.end_asked_at.map(|_| HandBackCause::Engine),
+            _ => stream.end_asked_at.map(|_| HandBackCause::Engine.into()),
         }
     }
 

@@ -5,10 +5,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Longest silence of a loop that turns: its longest pause and its slowest call stay below half
-/// of this.
-const SILENCE_LIMIT: Duration = Duration::from_secs(30);
-
 /// The loops that must turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loop {
@@ -47,12 +43,11 @@ impl Pulses {
         self.beats.lock().unwrap_or_else(PoisonError::into_inner)[which as usize] = Some(now);
     }
 
-    /// The loops that have been silent for too long.
-    pub(crate) fn stalled(&self, now: Instant) -> Vec<&'static str> {
+    /// The loops that have been silent for longer than `limit`.
+    pub(crate) fn stalled(&self, limit: Duration, now: Instant) -> Vec<&'static str> {
         let beats = *self.beats.lock().unwrap_or_else(PoisonError::into_inner);
         let is_stalled = |which: &Loop| {
-            beats[*which as usize]
-                .is_some_and(|beat| now.saturating_duration_since(beat) > SILENCE_LIMIT)
+            beats[*which as usize].is_some_and(|beat| now.saturating_duration_since(beat) > limit)
         };
         Loop::ALL.into_iter().filter(is_stalled).map(Loop::as_str).collect()
     }
@@ -64,12 +59,13 @@ mod tests {
 
     #[test]
     fn silent_loop_is_named() {
+        let limit = Duration::from_secs(30);
         let pulses = Pulses::default();
         let start = Instant::now();
         pulses.beat(Loop::SpotPoll, start);
-        pulses.beat(Loop::Store, start + SILENCE_LIMIT);
-        assert!(pulses.stalled(start + SILENCE_LIMIT).is_empty());
-        let later = start + SILENCE_LIMIT + Duration::from_secs(1);
-        assert_eq!(pulses.stalled(later), ["spot_poll"]);
+        pulses.beat(Loop::Store, start + limit);
+        assert!(pulses.stalled(limit, start + limit).is_empty());
+        let later = start + limit + Duration::from_secs(1);
+        assert_eq!(pulses.stalled(limit, later), ["spot_poll"]);
     }
 }

@@ -54,7 +54,7 @@ pub(crate) async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
 /// The loops turn.
 async fn healthz(State(front): State<Front>) -> Response {
     let Some(shared) = front.shared.upgrade() else { return gone() };
-    let stalled = shared.pulses.stalled(Instant::now());
+    let stalled = shared.pulses.stalled(shared.config.pace.silence_limit, Instant::now());
     answer(stalled.is_empty(), json!({ "stalled": stalled }))
 }
 

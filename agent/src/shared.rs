@@ -8,7 +8,7 @@ use ebbtide_core::notice::NoticeKind;
 use ebbtide_core::policy::Market;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::WorkQueue;
-use ebbtide_queue::command::HandBackCause;
+use ebbtide_queue::command::{HandBack, HandBackCause};
 use ebbtide_queue::control::DrainReason;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -74,8 +74,8 @@ pub(crate) struct NodeStanding {
 pub(crate) struct DrainStanding {
     /// Why.
     pub(crate) reason: DrainReason,
-    /// What hand-backs are counted under.
-    pub(crate) cause: HandBackCause,
+    /// What units are handed back for.
+    pub(crate) why: HandBack,
     /// When the node must be empty.
     pub(crate) deadline: Instant,
     /// Nothing is held, no stream is open.
@@ -98,15 +98,15 @@ pub(crate) struct InstanceFacts {
 
 impl Shared {
     /// Why hand-backs happen while a drain is under way.
-    pub(crate) fn drain_cause(&self) -> Option<HandBackCause> {
-        self.standing.borrow().drain.map(|drain| drain.cause)
+    pub(crate) fn drain_why(&self) -> Option<HandBack> {
+        self.standing.borrow().drain.map(|drain| drain.why)
     }
 
     /// What units are handed back for that may not be worked on here any more.
-    pub(crate) fn leaving_cause(&self) -> HandBackCause {
+    pub(crate) fn leaving_why(&self) -> HandBack {
         let is_ending = self.gate.is_closed_for(ClosedFor::Shutdown);
         let otherwise = if is_ending { HandBackCause::AgentRestart } else { HandBackCause::Drain };
-        self.drain_cause().unwrap_or(otherwise)
+        self.drain_why().unwrap_or(otherwise.into())
     }
 
     /// Time left until the node is lost; `None` when nothing is planned.
@@ -121,13 +121,13 @@ impl Shared {
     }
 
     /// The terms on which units leave from `now` on.
-    pub(crate) fn leave(&self, cause: HandBackCause, now: Instant) -> Leave {
-        Leave { cause, write_by: now + self.config.pace.abort_wait }
+    pub(crate) fn leave(&self, why: HandBack, now: Instant) -> Leave {
+        Leave { why, write_by: now + self.config.pace.abort_wait }
     }
 
     /// The terms on which units of custom workers leave from `now` on: they may send their tail.
-    pub(crate) fn leave_workers(&self, cause: HandBackCause, now: Instant) -> Leave {
-        Leave { cause, write_by: now + TAIL_LIMIT }
+    pub(crate) fn leave_workers(&self, why: HandBack, now: Instant) -> Leave {
+        Leave { why, write_by: now + TAIL_LIMIT }
     }
 
     /// How long a lease lasts that is renewed at `now`: never past the moment at which the node
@@ -171,9 +171,9 @@ impl Shared {
             return;
         }
         let now = Instant::now();
-        let leave = self.leave(HandBackCause::Weights, now);
+        let leave = self.leave(HandBackCause::Weights.into(), now);
         let left = self.desk.change(|ledger| ledger.note_run_version(version, leave, now));
-        let leave = self.leave_workers(HandBackCause::Weights, now);
+        let leave = self.leave_workers(HandBackCause::Weights.into(), now);
         let left = left + self.workers.change(|workers| workers.note_run_version(version, leave));
         if left > 0 {
             tracing::info!(%version, units = left, "units restart under the new policy version");

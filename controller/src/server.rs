@@ -99,3 +99,27 @@ async fn metrics(State(shown): State<Shown>) -> Response {
 async fn status(State(shown): State<Shown>) -> Response {
     Json(&*shown.status.snapshot()).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Case 60, the controller's part.
+    #[tokio::test(start_paused = true)]
+    async fn loop_that_stands_still_fails_the_liveness_check_until_it_turns_again() {
+        let shown = Shown {
+            metrics: Metrics::new().expect("names differ"),
+            status: ControllerStatus::default(),
+            pulse: Pulse::new(),
+        };
+        let is_alive = async || healthz(State(shown.clone())).await.status() == StatusCode::OK;
+        let pause = Duration::from_secs(15);
+        shown.pulse.beat(pause);
+        tokio::time::advance(pause + TURN_LIMIT).await;
+        assert!(is_alive().await, "a turn may take that long");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!is_alive().await);
+        shown.pulse.beat(pause);
+        assert!(is_alive().await);
+    }
+}

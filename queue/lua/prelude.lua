@@ -603,10 +603,11 @@ local function complete_slot(unit)
   count_complete(group)
 end
 
-local function hand_back(unit, cause)
-  count('hand_backs:' .. cause, 1)
+-- `why` is the cause, behind which the reason and the deadline of a drain may stand.
+local function hand_back(unit, why)
+  count('hand_backs:' .. string.match(why, '^[^ ]*'), 1)
   unit[HAND_BACKS] = unit[HAND_BACKS] + 1
-  remember(unit, 'handed_back', cause)
+  remember(unit, 'handed_back', why)
   make_ready(unit)
 end
 

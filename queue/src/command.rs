@@ -12,6 +12,8 @@ pub use ebbtide_core::policy::Stage;
 use ebbtide_core::sample::{Chunk, Finish, Score};
 use ebbtide_core::work::PromptGroup;
 
+pub use crate::hand_back::{DrainBehind, HandBack, HandBackCause};
+
 /// Most units that one command may name. Lua's `unpack` fails at 8000 items; 1000 keeps one call
 /// of a busy shard around ten milliseconds.
 pub const COMMAND_UNITS_LIMIT: usize = 1000;
@@ -321,38 +323,7 @@ pub enum Then {
     /// It is scored and COMPLETED (COMPLETE of the reward stage).
     Score(Score),
     /// It goes back to the ready queue with its tokens; never an attempt (HANDBACK).
-    HandBack(HandBackCause),
+    HandBack(HandBack),
     /// It goes back and the fault is counted as an attempt (NACK).
     Fault(String),
-}
-
-/// Why a holder gives a unit back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum HandBackCause {
-    /// The node has an interruption notice.
-    Notice,
-    /// The node is being drained for another reason.
-    Drain,
-    /// The agent ends (an upgrade) or ended earlier.
-    AgentRestart,
-    /// The engine will not serve it: not ready, paused too long, wrong weights.
-    Engine,
-    /// The weights rose and the group restarts under the new ones.
-    Weights,
-    /// An operator took it from its holder.
-    Operator,
-}
-
-impl HandBackCause {
-    /// The word on the wire and in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Notice => "notice",
-            Self::Drain => "drain",
-            Self::AgentRestart => "agent_restart",
-            Self::Engine => "engine",
-            Self::Weights => "weights",
-            Self::Operator => "operator",
-        }
-    }
 }

@@ -8,6 +8,7 @@
 pub mod codec;
 pub mod command;
 pub mod control;
+mod hand_back;
 pub mod memory;
 pub mod reply;
 pub mod state;

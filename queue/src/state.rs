@@ -91,7 +91,8 @@ pub struct UnitEvent {
     /// `handed_back`, `fault`, `lease_expired`, `restarted`, `generated`, `dead`, `expired`,
     /// `stale` or `damaged`.
     pub what: String,
-    /// The cause of a hand-back, the text of a fault.
+    /// The text of a fault; of a hand-back its cause and the drain behind it, as
+    /// [`DrainBehind::of_detail`](crate::command::DrainBehind::of_detail) reads them.
     pub detail: String,
     /// Who held it then, or had held it last.
     pub holder: Option<Holder>,

@@ -161,7 +161,7 @@ fn end_of(grant: &Grant) -> usize {
 }
 
 fn back() -> Then {
-    Then::HandBack(HandBackCause::Notice)
+    Then::HandBack(HandBackCause::Notice.into())
 }
 
 /// Each unit with a tail of random length, from where its stored tokens end.

@@ -159,7 +159,7 @@ impl Lives {
         let (call, then) = if completes {
             (COMPLETE, complete())
         } else {
-            (HAND_BACK, Then::HandBack(HandBackCause::Notice))
+            (HAND_BACK, Then::HandBack(HandBackCause::Notice.into()))
         };
         write_all(&self.queue, &holder, vec![write(&grant, Vec::new(), then)]).await?;
         self.note(call, at + GAP * 2);

@@ -275,7 +275,7 @@ fn life_is_told_in_the_order_of_leases_whatever_the_clocks_say() {
         chunk(100, 240, 3, 17, "node-1", 2.5),
         chunk(240, 300, 4, 18, "node-2", -3600.0 * 20.0),
     ];
-    let history = vec![event(4.25, "handed_back", "notice", 17, 240)];
+    let history = vec![event(4.25, "handed_back", "notice spot_terminate 1795975320000", 17, 240)];
     let trace = GroupTrace {
         spec: Some(spec.into()),
         units: vec![UnitTrace { unit: standing, chunks, history }],
@@ -292,7 +292,7 @@ g17.0000  streaming, 300 tokens
   2026-11-29
   18:00:00.000  enqueued
   18:00:01.000  tokens 0-239 by node-1, version 3, in 3.0 s (lease 17, vllm/0.32.0, fabric passed)
-  18:00:04.250  handed back by node-1 (notice), 240 tokens kept
+  18:00:04.250  handed back by node-1 (notice: spot terminate, deadline 2026-11-29 18:02:00.000), 240 tokens kept
   2026-11-28
   22:00:00.000  tokens 240-299 by node-2, version 4, in 1.5 s (lease 18, vllm/0.32.0, fabric passed)
   now           being generated for 3.0 s, lease 18 ends in 12 s

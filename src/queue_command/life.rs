@@ -9,6 +9,7 @@ use ebbtide_core::ids::FencingToken;
 use ebbtide_core::ids::{Holder, PolicyVersion};
 use ebbtide_core::sample::{Chunk, Origin};
 use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::command::DrainBehind;
 use ebbtide_queue::state::{UnitEvent, UnitTrace};
 use serde_json::{Value, json};
 
@@ -142,7 +143,7 @@ fn event_words(event: &UnitEvent) -> String {
         if event.detail.is_empty() { String::new() } else { format!(": {}", event.detail) };
     match event.what.as_str() {
         "handed_back" => {
-            format!("handed back by {by} ({}), {tokens} kept", event.detail.replace('_', " "))
+            format!("handed back by {by} ({}), {tokens} kept", why_words(&event.detail))
         }
         "fault" => format!("fault while {by} had it{detail}; {tokens} kept"),
         "lease_expired" => format!("the lease of {by} ran out; {tokens} kept"),
@@ -156,6 +157,17 @@ fn event_words(event: &UnitEvent) -> String {
     }
 }
 
+/// Why a unit was handed back, such as `notice: spot terminate, deadline 2026-11-29 18:46:25.123`.
+fn why_words(detail: &str) -> String {
+    let words = |word: &str| word.replace('_', " ");
+    match DrainBehind::of_detail(detail) {
+        (cause, None) => words(cause),
+        (cause, Some(DrainBehind { reason, deadline })) => {
+            format!("{}: {}, deadline {}", words(cause), words(reason), clock(deadline))
+        }
+    }
+}
+
 /// An event with its moment.
 pub fn event_line(event: &UnitEvent) -> String {
     format!("{}  {}", clock(event.at), event_words(event))
@@ -163,10 +175,16 @@ pub fn event_line(event: &UnitEvent) -> String {
 
 /// An event for machines.
 pub fn event_json(event: &UnitEvent) -> Value {
+    let (detail, drain) = match event.what.as_str() {
+        "handed_back" => DrainBehind::of_detail(&event.detail),
+        _ => (event.detail.as_str(), None),
+    };
     json!({
         "what": event.what,
         "atMs": event.at,
-        "detail": event.detail,
+        "detail": detail,
+        "drainReason": drain.map(|drain| drain.reason),
+        "drainDeadlineMs": drain.map(|drain| drain.deadline),
         "holder": event.holder.as_ref().map(ToString::to_string),
         "fencingToken": event.fencing_token,
         "tokens": event.tokens,

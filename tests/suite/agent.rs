@@ -85,6 +85,7 @@ async fn noticed_node_hands_its_units_back_and_another_finishes_them() {
     .expect("handed back");
     assert!(handed_back.iter().all(|unit| unit.tokens > 8 && unit.hand_backs == 1));
     assert!(handed_back.iter().all(|unit| unit.attempts == 0 && unit.infra_attempts == 0));
+    assert_history_tells_the_notice(&redis_url, deadline);
     view_becomes(&queue, "the node to be drained", |view| {
         view.nodes.iter().any(|node| node.state == NodeState::Drained)
     })
@@ -145,6 +146,23 @@ async fn noticed_node_hands_its_units_back_and_another_finishes_them() {
     assert_ne!(heir_node["spec"]["unschedulable"], true, "only the noticed node is cordoned");
     assert!(agent.is_running(), "an agent of a drained node goes on watching");
     drop(heir_agent);
+}
+
+/// As an operator asks for it: a preemption, not a crash.
+fn assert_history_tells_the_notice(redis: &str, deadline: jiff::Timestamp) {
+    let asked = ["queue", "trace", "g0", "--run", RUN, "--redis", redis, "--output", "json"];
+    let output = std::process::Command::new(EBBTIDE).args(asked).output().unwrap();
+    let trace: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let units = trace["units"].as_array().unwrap();
+    assert_eq!(units.len(), 4, "{trace}");
+    for unit in units {
+        let last = unit["life"].as_array().unwrap().last().unwrap();
+        assert_eq!((&last["what"], &last["detail"]), (&"handed_back".into(), &"notice".into()));
+        assert_eq!(last["drainReason"], "spot_terminate");
+        let told = last["drainDeadlineMs"].as_i64().unwrap();
+        // AWS's time has whole seconds, and two clocks were read.
+        assert!((told - deadline.as_millisecond()).abs() < 3_000, "{told}, not {deadline}");
+    }
 }
 
 #[tokio::test]

@@ -253,6 +253,42 @@ async fn admission_that_refuses_the_cordon_is_surfaced_and_keeps_the_message() {
     cluster.remove_nodes(&[&name]).await.expect("removed");
 }
 
+/// Case 46: a node that the run knows and the cluster does not have any more.
+#[tokio::test]
+async fn notice_for_a_node_that_is_gone_is_acknowledged_and_ends_nothing() {
+    let redis = require!(Redis::start().await);
+    let moto = require!(Moto::start().await);
+    let cluster = require!(ControlPlane::shared().await);
+    let namespace = cluster.unique_name("events-gone");
+    cluster.create_namespace(&namespace).await.expect("namespace");
+    let (name, instance) = (cluster.unique_name("gone"), "i-0123456789abcdef9");
+    let folder = tempfile::tempdir().unwrap();
+    let policy = policy_file(folder.path(), POLICY);
+    let work = queue(&redis, RUN, 1).await;
+    let record = NodeRecord {
+        instance_id: Some(instance.to_owned()),
+        ..NodeRecord::new(format!("{name}/boot/agent-1").parse().unwrap(), NodeState::Ready)
+    };
+    work.put_node(record).await.expect("reported");
+    let events = Queue::create(&moto, "events").await;
+    let controller = Controller {
+        kubeconfig: Some((cluster.kubeconfig(), &namespace)),
+        ..Controller::new(&redis, &moto, &policy)
+    };
+    let (mut controller, health) = controller.start();
+    events.send(&spot(instance)).await;
+    let view = view_becomes(&work, "the drain", |view| !view.drains.is_empty()).await;
+    view.unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    until("no message to be left", EVENT_LIMIT, || async {
+        (events.left().await == 0).then_some(())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    let status: Value = serde_json::from_str(&text_of(&format!("{health}/status")).await).unwrap();
+    assert_eq!(status["eventProblems"], json!([]), "{status}");
+    assert!(controller.is_running());
+}
+
 /// Refuses every change of a node's own fields, and waits until that is so.
 async fn refuse_changes_of(cluster: &ControlPlane, name: &str) {
     let version = "admissionregistration.k8s.io/v1";

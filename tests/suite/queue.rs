@@ -5,9 +5,10 @@ mod damages;
 mod world;
 
 use ebbtide_core::ids::PolicyVersion;
+use ebbtide_core::time::UnixMillis;
 use ebbtide_core::work::OnDeadSlot;
 use ebbtide_harness::{Redis, require};
-use ebbtide_queue::command::{HandBackCause, Then};
+use ebbtide_queue::command::{DrainBehind, HandBack, HandBackCause, Then};
 use ebbtide_queue::control::{TrainerPhase, TrainerRecord, VersionRecord};
 use serde_json::json;
 
@@ -211,7 +212,9 @@ async fn trace_tells_a_life_in_its_order() {
     run.enqueue("g").await;
     let grant = run.lease("a", 1).await.remove(0);
     run.write("a", &grant, vec![tokens(0, 4)], Then::Continue).await;
-    let back = Then::HandBack(HandBackCause::Notice);
+    let deadline = UnixMillis(1_795_975_320_000);
+    let drain = Some(DrainBehind { reason: "spot_terminate", deadline });
+    let back = Then::HandBack(HandBack { cause: HandBackCause::Notice, drain });
     run.write("a", &grant, vec![tokens(4, 6)], back).await;
     let grant = run.lease("b", 1).await.remove(0);
     run.write("b", &grant, vec![tokens(6, 7)], Then::Fault("engine died".to_owned())).await;
@@ -225,11 +228,17 @@ async fn trace_tells_a_life_in_its_order() {
     assert_eq!(whats, ["segment", "handed_back", "segment", "fault", "segment"]);
     let ends: Vec<u64> = life.iter().filter_map(|step| step["endToken"].as_u64()).collect();
     assert_eq!(ends, [6, 7, u64::from(WHOLE)], "chunks of one lease are one segment");
+    assert_eq!(
+        (&life[1]["detail"], &life[1]["drainReason"]),
+        (&"notice".into(), &"spot_terminate".into())
+    );
+    assert_eq!(life[1]["drainDeadlineMs"], 1_795_975_320_000_u64);
+    assert_eq!(life[3]["drainReason"], serde_json::Value::Null, "a fault is no preemption");
     let (_, text) = run.command(&["trace", "g.0000"]);
     let order = [
         "enqueued",
         "tokens 0-5 by a",
-        "handed back by a (notice), 6 tokens kept",
+        "handed back by a (notice: spot terminate, deadline 2026-11-29 18:02:00.000), 6 tokens kept",
         "tokens 6-6 by b",
         "fault while b had it: engine died; 7 tokens kept",
         "tokens 7-11 by c",

@@ -57,7 +57,7 @@ fn apply(shared: &Shared, slot: &EngineSlot, news: ProbeNews) {
 /// Tokens from here on are made by the new weights: a dead stream could not tell any more.
 fn note_weights(shared: &Shared, slot: &EngineSlot, version: PolicyVersion) {
     let now = Instant::now();
-    let leave = shared.leave(HandBackCause::Weights, now);
+    let leave = shared.leave(HandBackCause::Weights.into(), now);
     let going_on =
         shared.desk.change(|ledger| ledger.note_engine_version(slot.index, version, leave, now));
     tracing::info!(

@@ -5,7 +5,7 @@
 //! itself; an engine that took nothing, or a node that is going away, is not the unit's fault.
 
 use ebbtide_core::sample::Finish;
-use ebbtide_queue::command::{HandBackCause, Then};
+use ebbtide_queue::command::{HandBack, HandBackCause, Then};
 
 use crate::engine::{EndReason, EngineError};
 
@@ -26,9 +26,9 @@ pub(super) struct Circumstances {
     /// Whether this stream brought any token.
     pub(super) has_tokens: bool,
     /// Why the unit leaves, if it does.
-    pub(super) leaving: Option<HandBackCause>,
+    pub(super) leaving: Option<HandBack>,
     /// Why the node is being emptied, if it is: then its engines may go at any moment.
-    pub(super) draining: Option<HandBackCause>,
+    pub(super) draining: Option<HandBack>,
 }
 
 /// What the end says about the engine.
@@ -52,12 +52,12 @@ pub(super) fn judge(outcome: Outcome, seen: Circumstances) -> (Then, EngineNote)
         }
         Outcome::Ended(EndReason::Aborted) => judge_abort(seen),
         Outcome::Failed(error) => judge_failure(&error, seen),
-        Outcome::Cut => (Then::HandBack(cause_of(seen)), EngineNote::Fine),
+        Outcome::Cut => (Then::HandBack(why_of(seen)), EngineNote::Fine),
     }
 }
 
 fn judge_abort(seen: Circumstances) -> (Then, EngineNote) {
-    let then = Then::HandBack(cause_of(seen));
+    let then = Then::HandBack(why_of(seen));
     if seen.leaving.is_some() || seen.has_tokens {
         return (then, EngineNote::Fine);
     }
@@ -82,13 +82,13 @@ fn judge_failure(error: &EngineError, seen: Circumstances) -> (Then, EngineNote)
         _ => false,
     };
     if seen.leaving.is_some() || seen.draining.is_some() || is_blameless {
-        return (Then::HandBack(cause_of(seen)), note);
+        return (Then::HandBack(why_of(seen)), note);
     }
     (Then::Fault(problem), note)
 }
 
-fn cause_of(seen: Circumstances) -> HandBackCause {
-    seen.leaving.or(seen.draining).unwrap_or(HandBackCause::Engine)
+fn why_of(seen: Circumstances) -> HandBack {
+    seen.leaving.or(seen.draining).unwrap_or(HandBackCause::Engine.into())
 }
 
 #[cfg(test)]
@@ -123,7 +123,8 @@ mod tests {
     #[test]
     fn finish_completes_even_a_unit_that_leaves() {
         let finished = EndReason::Finished { reason: FinishReason::Stop, stop: None };
-        let seen = Circumstances { leaving: Some(HandBackCause::Notice), ..Default::default() };
+        let seen =
+            Circumstances { leaving: Some(HandBackCause::Notice.into()), ..Default::default() };
         let (then, note) = judge(Outcome::Ended(finished), seen);
         assert!(matches!(then, Then::Complete(_)));
         assert_eq!(note, EngineNote::Fine);
@@ -134,7 +135,7 @@ mod tests {
         for seen in [
             Circumstances::default(),
             Circumstances { has_tokens: true, ..Default::default() },
-            Circumstances { leaving: Some(HandBackCause::Weights), ..Default::default() },
+            Circumstances { leaving: Some(HandBackCause::Weights.into()), ..Default::default() },
         ] {
             let (then, _) = judge(Outcome::Ended(EndReason::Aborted), seen);
             assert!(matches!(then, Then::HandBack(_)), "{seen:?} gave {then:?}");
@@ -144,7 +145,7 @@ mod tests {
     #[test]
     fn engine_that_aborts_new_calls_takes_nothing() {
         let (then, note) = judge(Outcome::Ended(EndReason::Aborted), Circumstances::default());
-        assert_eq!(then, Then::HandBack(HandBackCause::Engine));
+        assert_eq!(then, Then::HandBack(HandBackCause::Engine.into()));
         assert!(matches!(note, EngineNote::TakesNothing(_)));
     }
 
@@ -172,15 +173,16 @@ mod tests {
     fn refusal_that_is_not_about_the_unit_holds_the_engine_off() {
         for status in [401, 404, 429] {
             let (then, note) = judge(Outcome::Failed(refused(status)), Circumstances::default());
-            assert_eq!(then, Then::HandBack(HandBackCause::Engine), "{status}");
+            assert_eq!(then, Then::HandBack(HandBackCause::Engine.into()), "{status}");
             assert!(matches!(note, EngineNote::TakesNothing(_)), "{status} gave {note:?}");
         }
     }
 
     #[test]
     fn dying_engine_of_a_draining_node_is_nobodys_fault() {
-        let seen = Circumstances { draining: Some(HandBackCause::Notice), ..Default::default() };
+        let seen =
+            Circumstances { draining: Some(HandBackCause::Notice.into()), ..Default::default() };
         let (then, _) = judge(Outcome::Failed(died()), seen);
-        assert_eq!(then, Then::HandBack(HandBackCause::Notice));
+        assert_eq!(then, Then::HandBack(HandBackCause::Notice.into()));
     }
 }

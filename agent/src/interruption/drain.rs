@@ -5,10 +5,12 @@ use std::time::Duration;
 use ebbtide_core::drain::{DrainPlan, DrainWindow, plan_drain};
 use ebbtide_core::ids::UnitId;
 use ebbtide_core::notice::NoticeKind;
-use ebbtide_queue::command::HandBackCause;
+use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::command::{DrainBehind, HandBack, HandBackCause};
 use ebbtide_queue::control::{DrainOutcome, DrainReason};
 use tokio::time::Instant;
 
+use super::key::DrainKey;
 use super::others::{OthersHold, OthersSeen};
 use crate::ledger::{AgentCounts, Leave};
 use crate::marks::NodeEvent;
@@ -92,6 +94,8 @@ pub struct DrainReport {
 #[derive(Debug)]
 pub(super) struct RunningDrain {
     want: Want,
+    /// Its deadline on the server's clock, as soon as that is known.
+    deadline_at: Option<UnixMillis>,
     begun: Instant,
     next_plan: Instant,
     /// Whether it was reported.
@@ -104,7 +108,7 @@ pub(super) struct RunningDrain {
 }
 
 impl RunningDrain {
-    pub(super) fn begin(want: Want, shared: &Shared, now: Instant) -> Self {
+    pub(super) fn begin(want: Want, key: &DrainKey, shared: &Shared, now: Instant) -> Self {
         let (units_held, counts_before) = (shared.held(), shared.counts());
         let remaining_ms = want.deadline.saturating_duration_since(now).as_millis() as u64;
         tracing::warn!(
@@ -115,6 +119,7 @@ impl RunningDrain {
         );
         Self {
             want,
+            deadline_at: key.on_server_clock(want.deadline),
             begun: now,
             next_plan: now,
             is_reported: false,
@@ -126,23 +131,30 @@ impl RunningDrain {
     }
 
     /// Takes in what is wanted now: the deadline only becomes earlier.
-    pub(super) fn tighten(&mut self, want: Want, now: Instant) {
+    pub(super) fn tighten(&mut self, want: Want, key: &DrainKey, now: Instant) {
         if want.deadline < self.want.deadline {
             self.next_plan = now;
+            self.deadline_at = None;
         }
         let goes = want.goes || self.want.goes;
         self.want = Want { deadline: want.deadline.min(self.want.deadline), goes, ..want };
+        let deadline = self.want.deadline;
+        self.deadline_at = self.deadline_at.or_else(|| key.on_server_clock(deadline));
     }
 
     pub(super) fn reason(&self) -> DrainReason {
         self.want.reason
     }
 
-    pub(super) fn cause(&self) -> HandBackCause {
-        match self.want.reason {
+    /// What units are handed back for.
+    pub(super) fn why(&self) -> HandBack {
+        let cause = match self.want.reason {
             DrainReason::Notice => HandBackCause::Notice,
             _ => HandBackCause::Drain,
-        }
+        };
+        let reason = self.reason_word();
+        let drain = self.deadline_at.map(|deadline| DrainBehind { reason, deadline });
+        HandBack { cause, drain }
     }
 
     pub(super) fn deadline(&self) -> Instant {
@@ -211,7 +223,7 @@ impl RunningDrain {
         let terms = shared.config.drain;
         let remaining = self.want.deadline.saturating_duration_since(now);
         let window = DrainWindow { remaining, reserve: terms.reserve };
-        let leave = shared.leave(self.cause(), now);
+        let leave = shared.leave(self.why(), now);
         let cut_off = self.cut_off(terms.reserve);
         let mut units = shared.workers.workers().in_flight(now);
         let mut ledger = shared.desk.ledger();
@@ -233,7 +245,7 @@ impl RunningDrain {
 
     /// Tells custom workers what the plan means for their units; gives how many go.
     fn release(&self, shared: &Shared, plan: &DrainPlan, cut_off: Instant, now: Instant) -> usize {
-        let leave = shared.leave_workers(self.cause(), now);
+        let leave = shared.leave_workers(self.why(), now);
         let leave = Leave { write_by: leave.write_by.min(cut_off), ..leave };
         shared.workers.change(|workers| {
             workers.hasten(cut_off);

@@ -104,7 +104,7 @@ impl DrainKey {
             "node belongs to another replica"
         );
         self.replica = membership.replica;
-        (self.is_known, self.read, self.seen) = (false, None, None);
+        (self.is_known, self.seen) = (false, None);
         (self.own_request, self.taken_back) = (None, None);
     }
 
@@ -137,6 +137,13 @@ impl DrainKey {
         }
         let remaining = record.deadline.remaining(seen.view.now);
         self.note(record.clone(), seen.at + remaining);
+    }
+
+    /// A moment on the store's clock, once that was read.
+    pub(super) fn on_server_clock(&self, moment: Instant) -> Option<UnixMillis> {
+        let (view, at) = self.read.as_ref()?;
+        let (now, at) = (view.now, *at);
+        Some(if moment >= at { now.plus(moment - at) } else { now.minus(at - moment) })
     }
 
     /// Keeps the monotonic deadline of a record whose own deadline is the same.
@@ -306,10 +313,8 @@ impl DrainKey {
         shared: &Shared,
     ) -> Option<ClosingReport> {
         let record = &self.seen.as_ref().filter(|_| self.leads_replica)?.record;
-        let (view, at) = self.read.as_ref()?;
-        let (server_now, at) = (view.now, *at);
-        let begun_at =
-            if begun >= at { server_now.plus(begun - at) } else { server_now.minus(at - begun) };
+        let (view, _) = self.read.as_ref()?;
+        let begun_at = self.on_server_clock(begun)?;
         let millis = whole_millis;
         let nodes = view.members.as_ref().map_or(1, |members| members.len().max(1));
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);

@@ -71,7 +71,7 @@ fn end(ledger: &mut Ledger, request: &RequestId, then: Then) {
 }
 
 fn leave(write_by: Instant) -> Leave {
-    Leave { cause: HandBackCause::Notice, write_by }
+    Leave { why: HandBackCause::Notice.into(), write_by }
 }
 
 #[test]
@@ -113,12 +113,12 @@ fn units_that_leave_are_written_in_their_order_once_their_streams_end() {
     assert_eq!(ledger.streams_to_end(0, now).len(), 3);
     assert!(ledger.collect(false, PLENTY, now).0.is_empty());
     for request in &requests {
-        end(&mut ledger, request, Then::HandBack(HandBackCause::Engine));
+        end(&mut ledger, request, Then::HandBack(HandBackCause::Engine.into()));
     }
     let (writes, _) = ledger.collect(false, PLENTY, now);
     let units: Vec<&UnitId> = writes.iter().map(|write| &write.unit).collect();
     assert_eq!(units, [&order[0], &order[1], &order[2]]);
-    assert!(writes.iter().all(|write| write.then == Then::HandBack(HandBackCause::Notice)));
+    assert!(writes.iter().all(|write| write.then == Then::HandBack(HandBackCause::Notice.into())));
 }
 
 #[test]
@@ -128,13 +128,13 @@ fn unit_whose_stream_does_not_end_is_handed_back_at_its_time() {
     ledger.leave_all(leave(write_by), now);
     assert_eq!(ledger.next_write_by(), Some(write_by));
     let (writes, sent) = ledger.collect(false, PLENTY, write_by);
-    assert_eq!(writes[0].then, Then::HandBack(HandBackCause::Notice));
+    assert_eq!(writes[0].then, Then::HandBack(HandBackCause::Notice.into()));
     ledger.settle(sent, vec![Ok(WriteReply::Ok)], write_by);
     assert_eq!(ledger.held(), 0);
     assert!(!ledger.is_empty(), "the stream is still open");
     assert_eq!(receive(&mut ledger, &requests[0], 1, write_by), Received::Unwanted);
     assert_eq!(ledger.counts().tokens_dropped, 1);
-    end(&mut ledger, &requests[0], Then::HandBack(HandBackCause::Engine));
+    end(&mut ledger, &requests[0], Then::HandBack(HandBackCause::Engine.into()));
     assert!(ledger.is_empty());
 }
 
@@ -196,7 +196,7 @@ fn unit_for_another_model_goes_back_without_a_call() {
     };
     assert!(why.contains("huge") && why.contains("tiny"), "{why}");
     let (writes, _) = ledger.collect(false, PLENTY, now);
-    assert_eq!(writes[0].then, Then::HandBack(HandBackCause::Engine));
+    assert_eq!(writes[0].then, Then::HandBack(HandBackCause::Engine.into()));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use ebbtide_core::ids::{FencingToken, Holder, PolicyVersion, UnitId};
 use ebbtide_core::sample::{Chunk, Finish, FinishReason, Origin, StopReason};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_core::work::{PromptGroup, Sampling};
-use ebbtide_queue::command::{HandBackCause, Then};
+use ebbtide_queue::command::{HandBack, HandBackCause, Then};
 use ebbtide_queue::reply::Grant;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -116,7 +116,7 @@ impl Ledger {
             return Admission::Ended;
         }
         if let Some(why) = wrong_model {
-            held.phase = Phase::Ended(Then::HandBack(HandBackCause::Engine));
+            held.phase = Phase::Ended(Then::HandBack(HandBackCause::Engine.into()));
             self.units.insert(unit, held);
             return Admission::WrongModel(why);
         }
@@ -133,7 +133,7 @@ impl Ledger {
         &mut self,
         grant: Grant,
         terms: &AdmissionTerms,
-        cause: HandBackCause,
+        why: HandBack,
         now: Instant,
     ) {
         self.forget_older(&grant.unit, now);
@@ -142,7 +142,7 @@ impl Ledger {
         let request = RequestId::new(&grant.unit, grant.fencing_token);
         let unit = grant.unit.clone();
         let mut held = hold(grant, terms, base, request);
-        held.phase = Phase::Ended(Then::HandBack(cause));
+        held.phase = Phase::Ended(Then::HandBack(why));
         self.units.insert(unit, held);
     }
 

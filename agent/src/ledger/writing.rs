@@ -3,7 +3,7 @@
 use ebbtide_core::ids::{FencingToken, UnitId};
 use ebbtide_core::sample::FinishReason;
 use ebbtide_queue::client::QueueError;
-use ebbtide_queue::command::{HandBackCause, Renewal, Then, UnitWrite, Waiting};
+use ebbtide_queue::command::{HandBack, HandBackCause, Renewal, Then, UnitWrite, Waiting};
 use ebbtide_queue::reply::WriteReply;
 use tokio::time::Instant;
 
@@ -49,7 +49,7 @@ impl Ledger {
                 Phase::Ended(then @ Then::Complete(_)) => (COMPLETIONS_RANK, then.clone()),
                 Phase::Ended(then) => (unit.rank, then.clone()),
                 Phase::Leaving(leave) if leave.write_by <= now => {
-                    (unit.rank, Then::HandBack(leave.cause))
+                    (unit.rank, Then::HandBack(leave.why))
                 }
                 _ if unit.tail.is_empty() => continue,
                 _ if is_due || unit.tail.fresh_tokens() >= plenty => (APPENDS_RANK, Then::Continue),
@@ -134,7 +134,7 @@ impl Ledger {
                     self.lengths.record(length);
                 }
             }
-            Then::HandBack(cause) => {
+            Then::HandBack(HandBack { cause, .. }) => {
                 self.last_hand_back = Some(now);
                 self.counts.tokens_handed_back += u64::from(unit.tail.end());
                 *self.counts.units_handed_back.entry(cause).or_default() += 1;
@@ -162,7 +162,7 @@ impl Ledger {
     fn give_up_tail(&mut self, id: &UnitId, cause: HandBackCause, now: Instant) {
         let Some(unit) = self.units.get_mut(id) else { return };
         self.counts.tokens_dropped += unit.tail.clear();
-        unit.phase = Phase::Ended(Then::HandBack(cause));
+        unit.phase = Phase::Ended(Then::HandBack(cause.into()));
         let request = unit.request.clone();
         self.ask_end(&request, now);
     }

@@ -88,7 +88,7 @@ pub(super) async fn lease(State(front): State<Front>, body: Body) -> Result<Resp
         LeaseOutcome::Refused(limit) => return Err(limit.into()),
     };
     // The last look at the gate before the grants leave.
-    let closed_for = (!shared.gate.is_open()).then(|| shared.leaving_cause());
+    let closed_for = (!shared.gate.is_open()).then(|| shared.leaving_why());
     let delivered = shared.workers.change(|workers| workers.deliver(&worker, &keys, closed_for));
     match delivered {
         Ok(grants) => Ok(Json(LeaseAnswer::new(&grants, &shared)).into_response()),

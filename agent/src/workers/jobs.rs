@@ -172,8 +172,8 @@ async fn lease_once(shared: &Shared, call: &LeaseCall) -> LeaseOutcome {
             leased.grants.iter().for_each(|grant| shared.metrics.tokens.note_continued(grant));
             return workers.admit(leased.grants, call, run_version, now);
         }
-        let cause = shared.leaving_cause();
-        leased.grants.into_iter().for_each(|grant| workers.refuse(grant, call, cause, now));
+        let why = shared.leaving_why();
+        leased.grants.into_iter().for_each(|grant| workers.refuse(grant, call, why, now));
         Vec::new()
     });
     drop(claim);
@@ -196,7 +196,7 @@ async fn write(shared: &Shared, job: WriteJob) -> Vec<Answer> {
         holder: shared.config.holder.clone(),
         fabric: shared.config.fabric,
         wall_now: (shared.wall_clock)(),
-        drain_cause: shared.drain_cause(),
+        drain_why: shared.drain_why(),
     };
     let mut answers: Vec<Answer> = writes.iter().map(|_| Answer::fenced()).collect();
     let mut begun: Vec<(usize, UnitWrite, Sent)> = Vec::new();

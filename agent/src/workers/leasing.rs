@@ -10,7 +10,7 @@ use std::time::Duration;
 use ebbtide_core::ids::PolicyVersion;
 use ebbtide_core::sample::Chunk;
 use ebbtide_core::staleness::{Admission, PartialVersions, StalenessTerms};
-use ebbtide_queue::command::{HandBackCause, Stage};
+use ebbtide_queue::command::{HandBack, HandBackCause, Stage};
 use ebbtide_queue::reply::Grant;
 use tokio::time::Instant;
 
@@ -77,7 +77,7 @@ impl Workers {
             let has_room =
                 keys.len() < call.limit && (keys.is_empty() || tokens + base <= ANSWER_TOKENS_MAX);
             if !has_room || !may_take(&grant, call, run_version) {
-                self.refuse(grant, call, HandBackCause::Engine, now);
+                self.refuse(grant, call, HandBackCause::Engine.into(), now);
                 continue;
             }
             tokens += base;
@@ -95,17 +95,11 @@ impl Workers {
     }
 
     /// Takes in a granted unit only to hand it back.
-    pub(crate) fn refuse(
-        &mut self,
-        grant: Grant,
-        call: &LeaseCall,
-        cause: HandBackCause,
-        now: Instant,
-    ) {
+    pub(crate) fn refuse(&mut self, grant: Grant, call: &LeaseCall, why: HandBack, now: Instant) {
         let id = grant.unit.clone();
         self.hold(grant, call, PolicyVersion::default(), now);
         if let Some(unit) = self.units.get_mut(&id) {
-            unit.phase = Phase::HandingBack(cause);
+            unit.phase = Phase::HandingBack(why);
             unit.grant = None;
         }
     }
@@ -129,15 +123,15 @@ impl Workers {
         &mut self,
         worker: &WorkerName,
         keys: &[LeaseKey],
-        closed_for: Option<HandBackCause>,
-    ) -> Result<Grants, HandBackCause> {
+        closed_for: Option<HandBack>,
+    ) -> Result<Grants, HandBack> {
         let mut grants = Vec::new();
         for key in keys {
             let Some(unit) = self.own_unit(worker, key) else { continue };
             let is_working = matches!(unit.phase, Phase::Working { .. });
             match (closed_for, &unit.grant) {
-                (Some(cause), Some(_)) if is_working && !unit.is_delivered => {
-                    unit.phase = Phase::HandingBack(cause);
+                (Some(why), Some(_)) if is_working && !unit.is_delivered => {
+                    unit.phase = Phase::HandingBack(why);
                     unit.grant = None;
                 }
                 (None, Some(grant)) if is_working => {

@@ -58,14 +58,14 @@ impl Workers {
         let mut released = 0;
         for id in units {
             let Some(unit) = self.units.get_mut(id) else { continue };
-            let Leave { cause, write_by } = leave;
+            let Leave { why, write_by } = leave;
             match &mut unit.phase {
                 Phase::Working { .. } if unit.is_delivered => {
-                    unit.phase = Phase::Releasing { cause, write_by };
+                    unit.phase = Phase::Releasing { why, write_by };
                     released += 1;
                 }
                 Phase::Working { .. } => {
-                    unit.phase = Phase::HandingBack(cause);
+                    unit.phase = Phase::HandingBack(why);
                     unit.grant = None;
                     released += 1;
                 }
@@ -108,13 +108,13 @@ impl Workers {
         let mut silent = 0;
         for unit in self.units.values_mut().filter(|unit| unit.is_at_rest()) {
             let is_silent = now.saturating_duration_since(unit.heard_at) >= silence_limit;
-            let cause = match unit.phase {
-                Phase::Releasing { cause, write_by } if write_by <= now || is_silent => cause,
-                Phase::Working { .. } if is_silent => HandBackCause::Engine,
+            let why = match unit.phase {
+                Phase::Releasing { why, write_by } if write_by <= now || is_silent => why,
+                Phase::Working { .. } if is_silent => HandBackCause::Engine.into(),
                 _ => continue,
             };
             silent += usize::from(is_silent);
-            unit.phase = Phase::HandingBack(cause);
+            unit.phase = Phase::HandingBack(why);
             unit.grant = None;
         }
         silent

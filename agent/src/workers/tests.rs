@@ -67,7 +67,7 @@ fn terms(at: u64) -> WriteTerms {
         holder: "n/b/agent-p".parse().expect("valid"),
         fabric: FabricVerdict::NotApplicable,
         wall_now: UnixMillis(at),
-        drain_cause: None,
+        drain_why: None,
     }
 }
 
@@ -110,7 +110,7 @@ fn away() -> QueueError {
 }
 
 fn leave(write_by: Instant) -> Leave {
-    Leave { cause: HandBackCause::Notice, write_by }
+    Leave { why: HandBackCause::Notice.into(), write_by }
 }
 
 /// What the agent hands back now, all answered with OK.
@@ -127,8 +127,8 @@ fn gate_that_closes_between_grant_and_answer_lets_nothing_out() {
     let mut workers = Workers::default();
     workers.room(&name("a"), TTL, now).expect("room");
     let keys = workers.admit(vec![grant(0), grant(1)], &call("a", 2), PolicyVersion(3), now);
-    let closed = Some(HandBackCause::Notice);
-    assert_eq!(workers.deliver(&name("a"), &keys, closed), Err(HandBackCause::Notice));
+    let closed = Some(HandBackCause::Notice.into());
+    assert_eq!(workers.deliver(&name("a"), &keys, closed), Err(HandBackCause::Notice.into()));
     assert_eq!(hand_back(&mut workers, now), 2, "at once, nobody has a tail");
     assert_eq!(workers.counts().units_handed_back[&HandBackCause::Notice], 2);
 }
@@ -240,7 +240,7 @@ fn unanswered_hand_back_is_repeated_and_nobody_else_writes_meanwhile() {
     workers.take_due(TTL, now + TTL);
     for _ in 0..2 {
         let (writes, sent): (Vec<_>, Vec<_>) = workers.hand_backs().into_iter().unzip();
-        assert_eq!(writes[0].then, Then::HandBack(HandBackCause::Engine));
+        assert_eq!(writes[0].then, Then::HandBack(HandBackCause::Engine.into()));
         let (_, outcome) = workers.settle(sent, vec![Err(away())], now);
         assert!(outcome.settled.retry.is_some());
         assert!(begin(&mut workers, "a", 0, tokens(0, 1), Then::Continue, now).is_none());
@@ -259,8 +259,9 @@ fn released_unit_takes_its_tail_and_then_goes_back() {
     assert_eq!(answer.release_by, Some(by));
     let tail = tokens(4, 1);
     let (sent, _) =
-        begin(&mut workers, "a", 1, tail, Then::HandBack(HandBackCause::Engine), now).expect("own");
-    assert_eq!(sent.then, Then::HandBack(HandBackCause::Notice), "the agent asked for it");
+        begin(&mut workers, "a", 1, tail, Then::HandBack(HandBackCause::Engine.into()), now)
+            .expect("own");
+    assert_eq!(sent.then, Then::HandBack(HandBackCause::Notice.into()), "the agent asked for it");
     assert_eq!(hand_back(&mut workers, by - Duration::from_millis(1)), 0);
     assert_eq!(hand_back(&mut workers, by), 2, "the write under way is waited for");
     workers.hasten(now);
@@ -303,7 +304,7 @@ fn risen_version_lets_only_those_go_that_restart() {
     restarting.group = Arc::new(group);
     let keys = workers.admit(vec![restarting], &call("a", 1), PolicyVersion(3), now);
     workers.deliver(&name("a"), &keys, None).expect("open");
-    let leave = Leave { cause: HandBackCause::Weights, write_by: now };
+    let leave = Leave { why: HandBackCause::Weights.into(), write_by: now };
     assert_eq!(workers.note_run_version(PolicyVersion(3), leave), 0);
     assert_eq!(workers.note_run_version(PolicyVersion(4), leave), 1);
     assert_eq!(hand_back(&mut workers, now), 1);

@@ -8,7 +8,7 @@ use ebbtide_core::ids::{FencingToken, Holder, PolicyVersion, UnitId};
 use ebbtide_core::sample::{Chunk, Origin};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_core::work::PromptGroup;
-use ebbtide_queue::command::{HandBackCause, Stage, Waiting};
+use ebbtide_queue::command::{HandBack, Stage, Waiting};
 use ebbtide_queue::reply::Grant;
 use tokio::time::Instant;
 
@@ -38,9 +38,9 @@ pub(super) enum Phase {
     /// Its worker works on it. During a drain: until when it may.
     Working { keep_until: Option<Instant> },
     /// Its worker is to send what it has and hand it back, by this time.
-    Releasing { cause: HandBackCause, write_by: Instant },
+    Releasing { why: HandBack, write_by: Instant },
     /// The agent gives it back; its worker has lost it.
-    HandingBack(HandBackCause),
+    HandingBack(HandBack),
 }
 
 /// A leased unit.

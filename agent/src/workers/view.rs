@@ -90,7 +90,7 @@ impl Workers {
             let state = match unit.phase {
                 Phase::Working { keep_until: Some(until) } if is_draining => UnitState::Keep(until),
                 Phase::Working { .. } => UnitState::Working,
-                Phase::Releasing { cause, write_by } => UnitState::Release(cause, write_by),
+                Phase::Releasing { why, write_by } => UnitState::Release(why.cause, write_by),
                 Phase::HandingBack(_) => return None,
             };
             let HeldUnit { stage, end: tokens, fencing_token, .. } = *unit;

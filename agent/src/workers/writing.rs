@@ -5,7 +5,7 @@ use ebbtide_core::ids::{Holder, PolicyVersion};
 use ebbtide_core::sample::{Chunk, FinishReason};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::QueueError;
-use ebbtide_queue::command::{HandBackCause, Then, UnitWrite};
+use ebbtide_queue::command::{HandBack, Then, UnitWrite};
 use ebbtide_queue::reply::WriteReply;
 use tokio::time::Instant;
 
@@ -47,7 +47,7 @@ pub(crate) struct WriteTerms {
     /// The node's wall clock.
     pub(crate) wall_now: UnixMillis,
     /// Why hand-backs happen while a drain is under way.
-    pub(crate) drain_cause: Option<HandBackCause>,
+    pub(crate) drain_why: Option<HandBack>,
 }
 
 /// What was sent for one unit, to be settled by its answer.
@@ -122,8 +122,8 @@ impl Workers {
                 unit.writes_under_way += 1;
                 if let Then::HandBack(given) = &mut then {
                     *given = match unit.phase {
-                        Phase::Releasing { cause, .. } => cause,
-                        _ => terms.drain_cause.unwrap_or(*given),
+                        Phase::Releasing { why, .. } => why,
+                        _ => terms.drain_why.unwrap_or(*given),
                     };
                 }
                 tokens.map(|new| unit.chunk(new, &terms.holder, terms.fabric, terms.wall_now))
@@ -142,13 +142,13 @@ impl Workers {
     /// What the agent has to hand back.
     pub(super) fn hand_backs(&self) -> Vec<(UnitWrite, Sent)> {
         let leaving = self.units.iter().filter_map(|(id, unit)| match unit.phase {
-            Phase::HandingBack(cause) if unit.writes_under_way == 0 => Some((id, unit, cause)),
+            Phase::HandingBack(why) if unit.writes_under_way == 0 => Some((id, unit, why)),
             _ => None,
         });
-        let hand_back = leaving.map(|(id, unit, cause)| {
+        let hand_back = leaving.map(|(id, unit, why)| {
             let (unit, fencing_token) = (id.clone(), unit.fencing_token);
             let key = LeaseKey { unit: unit.clone(), fencing_token };
-            let then = Then::HandBack(cause);
+            let then = Then::HandBack(why);
             let sent = Sent { key, worker: None, is_held: true, end: None, then: then.clone() };
             (UnitWrite { unit, fencing_token, tail: Vec::new(), then }, sent)
         });
@@ -238,7 +238,7 @@ impl Workers {
                 self.counts.units_completed += 1;
                 settled.completed += 1;
             }
-            Then::HandBack(cause) => {
+            Then::HandBack(HandBack { cause, .. }) => {
                 *self.counts.units_handed_back.entry(cause).or_default() += 1;
                 self.counts.tokens_handed_back += u64::from(length);
                 self.last_hand_back = Some(now);

@@ -144,7 +144,7 @@ async fn partial_at_its_limit_is_complete_without_a_call() {
     for chunk in &mut tail {
         chunk.origin.holder = holder.clone();
     }
-    let then = Then::HandBack(HandBackCause::Drain);
+    let then = Then::HandBack(HandBackCause::Drain.into());
     let (unit, fencing_token) = (grant.unit, grant.fencing_token);
     let write = UnitWrite { unit, fencing_token, tail, then };
     world.queue.write(&holder, vec![write]).await.remove(0).unwrap();

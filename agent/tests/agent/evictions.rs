@@ -1,18 +1,21 @@
 //! Pods leave a node that goes, and the work in them leaves first.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use ebbtide_agent::kubernetes::{
-    Departed, Departure, EvictionError, NodePods, NodeSight, PodId, SeenPod, Tier,
+    Departed, Departure, EvictionError, MemoryPods, NodePods, NodeSight, PodId, SeenPod, Tier,
 };
 use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::policy::BlockedEviction;
+use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::control::{DrainReason, DrainRequest, NodeNames, NodeState};
+use ebbtide_queue::state::{SlotState, UnitSnapshot};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::{SocketFolder, tokens};
 use crate::world::{World, group, until, within};
 
 fn pod(name: &str, tier: Tier) -> SeenPod {
@@ -61,6 +64,71 @@ async fn engine_pod_is_evicted_last_and_only_when_its_work_is_handed_back() {
     let marked = world.marks.node(&n1.name);
     assert_eq!(marked.condition.as_deref(), Some("spot_terminate"));
     n1.wait_until(|agent| agent.pods_left() == Some(0)).await;
+}
+
+/// A pod at the moment of its eviction, and what the queue had then.
+type Sight = (String, Vec<UnitSnapshot>);
+
+/// Evicts as the memory does, and looks first what the queue has of the node's work.
+struct Witness {
+    pods: MemoryPods,
+    queue: WorkQueue,
+    seen: Arc<Mutex<Vec<Sight>>>,
+}
+
+#[async_trait]
+impl NodePods for Witness {
+    async fn follow(&self, node: &NodeName, sights: &watch::Sender<NodeSight>) {
+        self.pods.follow(node, sights).await;
+    }
+    async fn evict(&self, pod: &PodId, grace: Duration) -> Result<Departure, EvictionError> {
+        let units = self.queue.scan().await.unwrap();
+        self.seen.lock().unwrap().push((pod.name.clone(), units));
+        self.pods.evict(pod, grace).await
+    }
+    async fn delete(&self, pod: &PodId, grace: Duration) -> Result<Departure, EvictionError> {
+        self.pods.delete(pod, grace).await
+    }
+}
+
+// Case 65: an eviction is a SIGTERM; by then the queue has every token, of engines and workers.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_of_engines_and_workers_are_in_the_queue_before_their_pods_get_a_sigterm() {
+    let (world, folder) = (World::new(), SocketFolder::new());
+    let pods = [("engine", Tier::Engine), ("worker", Tier::Worker), ("web", Tier::Ordinary)];
+    pods.into_iter().for_each(|(name, tier)| world.pods.bind(&node("n1"), pod(name, tier)));
+    let plan = world.node("n1").with(|config| config.socket = Some(folder.socket()));
+    let plan = plan.with(|config| config.concurrency_per_engine = 4);
+    let place = plan.place();
+    let mut outside = plan.outside(&place);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (pods, queue) = (world.pods.clone(), world.queue.clone());
+    outside.pods = Arc::new(Witness { pods, queue, seen: seen.clone() });
+    let agent = ebbtide_agent::Agent::new(plan.config, outside);
+    let handle = agent.handle();
+    let task = tokio::spawn(agent.run(CancellationToken::new()));
+    world.enqueue([group("a", 4, 4_000)]).await;
+    within(handle.wait_until(|agent| agent.held() == 4 && agent.counts().tokens_stored > 0)).await;
+    world.enqueue([group("b", 1, 4_000)]).await;
+    let api = folder.api().await;
+    let grants = api.lease_all("env", 1).await;
+    let mut notices = api.listen("env").await;
+    request(&world, DrainReason::Operator, 8).await;
+    notices.wait_for("release").await;
+    within(world.pods.wait_for(|pods| pods.departed().len() == 1)).await;
+    assert_eq!(names(&world.pods.departed()), ["web"], "the worker still has its tail to send");
+    assert_eq!(api.call("/v1/hand-back", "env", vec![tokens(&grants[0], 0, 7)]).await, ["OK"]);
+    within(world.pods.wait_for(|pods| pods.departed().len() == 3)).await;
+    let received = handle.counts().tokens_received;
+    let seen = seen.lock().unwrap().clone();
+    let order: Vec<&str> = seen.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(order, ["web", "worker", "engine"]);
+    let of_worker = seen[1].1.iter().find(|unit| unit.unit.group.as_str() == "b").unwrap();
+    assert_eq!((of_worker.state, of_worker.tokens), (SlotState::Enqueued, 7));
+    assert!(seen[2].1.iter().all(|unit| unit.state == SlotState::Enqueued), "{:?}", seen[2]);
+    let stored: u32 = seen[2].1.iter().map(|unit| unit.tokens).sum();
+    assert_eq!(u64::from(stored), received, "every token that the engine has made");
+    task.abort();
 }
 
 // Case 15: an engine whose streams may still finish keeps them, and its pod.

@@ -14,6 +14,8 @@ mod group_workers;
 mod groups;
 mod notices;
 mod outages;
+mod preemption;
+mod probes;
 mod restarts;
 mod soak;
 mod trainers;

@@ -8,7 +8,7 @@ use ebbtide_agent::emulator::imds::{EVERY_PATH, Fault, path};
 use ebbtide_agent::{Agent, Connector, QueueAccess};
 use ebbtide_queue::client::{QueueError, QueuePort};
 use ebbtide_queue::command::HandBackCause;
-use ebbtide_queue::control::NodeState;
+use ebbtide_queue::control::{DrainOutcome, NodeState};
 use tokio_util::sync::CancellationToken;
 
 use crate::world::{World, group, until, within};
@@ -46,6 +46,39 @@ async fn notice_while_the_queue_is_away_hands_back_when_it_is_there_again() {
     let counts = node.agent.counts();
     assert_eq!(counts.units_handed_back.get(&HandBackCause::Notice), Some(&8));
     assert_eq!(world.status().await.tokens.generated, counts.tokens_received);
+}
+
+/// Case 68: it tries to the last, nothing is acknowledged that was not stored, and the end of the
+/// leases brings the work to others.
+#[tokio::test(flavor = "multi_thread")]
+async fn notice_without_a_queue_until_the_deadline_acknowledges_nothing_and_expiry_recovers_it() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 1_500)]).await;
+    let way = world.own_way();
+    let doomed = world.node("n1").by(way.clone()).start();
+    doomed.wait_until_busy(8).await;
+    way.set_down(true);
+    doomed.announce(4);
+    doomed.wait_until(|agent| !agent.is_gate_open()).await;
+    let tried = way.refused_writes();
+    doomed.wait_until(|agent| !agent.report().drains.is_empty()).await;
+    let more = way.refused_writes() - tried;
+    assert!(more >= 2, "it tries again and again until the deadline, not {more} times");
+    let report = doomed.agent.report().drains.remove(0);
+    assert_eq!((report.outcome, report.units_left), (DrainOutcome::Overdue, 8));
+    assert_eq!((report.units_handed_back, report.units_completed), (0, 0));
+    let status = world.status().await;
+    assert_eq!((status.completed, status.hand_backs.len()), (0, 0), "{status:?}");
+
+    let heir = world.node("n2").start();
+    heir.wait_until_busy(8).await;
+    assert_eq!(heir.agent.counts().tokens_continued, status.tokens.generated);
+    // Should the node live on, it is too late: what it writes by then changes nothing.
+    way.set_down(false);
+    doomed.wait_until(|agent| agent.counts().units_lost == 8).await;
+    let samples = world.take_samples(8).await;
+    assert!(samples.iter().all(|s| (s.hand_backs, s.attempts, s.infra_attempts) == (0, 0, 1)));
+    assert_eq!(world.status().await.tokens.accepted, 8 * 1_500);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -195,18 +228,18 @@ fn connector(world: &World, is_there: Arc<AtomicBool>) -> Connector {
     })
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     listener.local_addr().unwrap().port()
 }
 
-async fn status_of(address: std::net::SocketAddr, path: &str) -> Option<u16> {
+pub async fn status_of(address: std::net::SocketAddr, path: &str) -> Option<u16> {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let response = client.get(format!("http://{address}{path}")).send().await.ok()?;
     Some(response.status().as_u16())
 }
 
-async fn body_of(address: std::net::SocketAddr, path: &str) -> String {
+pub async fn body_of(address: std::net::SocketAddr, path: &str) -> String {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     client.get(format!("http://{address}{path}")).send().await.unwrap().text().await.unwrap()
 }

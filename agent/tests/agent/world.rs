@@ -57,16 +57,23 @@ pub struct FlakyPort {
     inner: Arc<MemoryPort>,
     is_down: AtomicBool,
     leases: AtomicU64,
+    refused_writes: AtomicU64,
 }
 
 impl FlakyPort {
     fn to(inner: Arc<MemoryPort>) -> Arc<Self> {
-        Arc::new(Self { inner, is_down: AtomicBool::new(false), leases: AtomicU64::new(0) })
+        let (leases, refused_writes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Self { inner, is_down: AtomicBool::new(false), leases, refused_writes })
     }
 
     /// Cuts the way, or opens it again.
     pub fn set_down(&self, is_down: bool) {
         self.is_down.store(is_down, Ordering::SeqCst);
+    }
+
+    /// Writes that were tried while the way was cut.
+    pub fn refused_writes(&self) -> u64 {
+        self.refused_writes.load(Ordering::SeqCst)
     }
 
     fn check(&self) -> Result<(), QueueError> {
@@ -85,7 +92,10 @@ impl QueuePort for FlakyPort {
     }
 
     async fn call(&self, shard: u16, command: Command) -> Result<Reply, QueueError> {
-        self.check()?;
+        let is_write = matches!(command, Command::Write { .. });
+        self.check().inspect_err(|_| {
+            self.refused_writes.fetch_add(u64::from(is_write), Ordering::SeqCst);
+        })?;
         if matches!(command, Command::Lease(_)) {
             self.leases.fetch_add(1, Ordering::SeqCst);
         }

@@ -166,19 +166,26 @@ async fn queue_that_is_away_changes_nothing_and_is_met_again() {
     world.until("one node is left", async || world.provider.nodes().len() == 1).await;
 }
 
+/// Case 53: the holder is gone without a word.
 #[tokio::test(start_paused = true)]
-async fn expired_leases_are_reaped_and_said_so() {
+async fn work_of_a_lost_holder_is_back_a_second_after_its_lease_and_reaping_is_said() {
     let world = World::start(policy("act")).await;
     world.enqueue_groups(0..1).await;
     let holder = "ghost/boot/process".parse().expect("valid");
     let ttl = Duration::from_secs(5);
     let leased = world.queue.lease(&holder, 1, ttl, Default::default()).await.expect("memory");
+    let leased_at = tokio::time::Instant::now();
     assert_eq!(leased.grants.len(), 1);
     let ready = async || {
         let shards = world.queue.status().await.complete().expect("memory");
         shards.iter().map(|shard| shard.ready).sum::<u64>()
     };
     world.until("the unit is ready again", async || ready().await == 1).await;
+    let took = leased_at.elapsed();
+    // It is looked at every 100 ms.
+    assert!((ttl..ttl + Duration::from_millis(1_100)).contains(&took), "{took:?}");
+    let unit = &world.queue.scan().await.expect("memory")[0];
+    assert_eq!((unit.attempts, unit.infra_attempts), (0, 1), "a lost holder is no failed attempt");
     let view = world.queue.view().await.expect("memory");
     let beat = view.reaper_beat.expect("the leader says that it reaps");
     assert!(whole_millis(view.now.since(beat)) <= 2000);

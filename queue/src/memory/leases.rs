@@ -9,8 +9,8 @@ use ebbtide_core::time::UnixMillis;
 use super::slots::Group;
 use super::{GRANT_MEMORY, Granted, MemoryShard};
 use crate::command::{
-    COMMAND_UNITS_LIMIT, HandBackCause, LEASE_REAPS_UNITS, LEASE_SCAN_LIMIT, LeaseRequest,
-    ProgressLimits, Renewal, Stage, Waiting,
+    COMMAND_UNITS_LIMIT, HandBack, HandBackCause, LEASE_REAPS_UNITS, LEASE_SCAN_LIMIT,
+    LeaseRequest, ProgressLimits, Renewal, Stage, Waiting,
 };
 use crate::reply::{Grant, LeaseReply, WriteReply};
 use crate::state::SlotState;
@@ -288,7 +288,7 @@ impl MemoryShard {
             .cloned()
             .collect();
         for unit in &orphans {
-            self.hand_back(unit, HandBackCause::AgentRestart, now);
+            self.hand_back(unit, HandBackCause::AgentRestart.into(), now);
         }
         orphans.len() as u64
     }
@@ -302,18 +302,19 @@ impl MemoryShard {
         match self.slot(unit) {
             None => self.ended_or_unknown(unit),
             Some(slot) if slot.state.is_leased() && slot.fencing_token == token => {
-                self.hand_back(unit, HandBackCause::Operator, now);
+                self.hand_back(unit, HandBackCause::Operator.into(), now);
                 WriteReply::Ok
             }
             Some(_) => WriteReply::AlreadyDone,
         }
     }
 
-    pub(super) fn hand_back(&mut self, unit: &UnitId, cause: HandBackCause, now: UnixMillis) {
-        *self.counters.hand_backs.entry(cause.as_str().to_owned()).or_default() += 1;
+    pub(super) fn hand_back(&mut self, unit: &UnitId, hand_back: HandBack, now: UnixMillis) {
+        let cause = hand_back.cause.as_str();
+        *self.counters.hand_backs.entry(cause.to_owned()).or_default() += 1;
         if let Some(slot) = self.slot_mut(unit) {
             slot.hand_backs = slot.hand_backs.saturating_add(1);
-            slot.remember("handed_back", cause.as_str(), now);
+            slot.remember("handed_back", &hand_back.to_string(), now);
         }
         self.make_ready(unit);
     }

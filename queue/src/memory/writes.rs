@@ -76,7 +76,7 @@ impl MemoryShard {
                 }
                 self.complete(unit, now);
             }
-            Then::HandBack(cause) => self.hand_back(unit, *cause, now),
+            Then::HandBack(hand_back) => self.hand_back(unit, *hand_back, now),
             Then::Fault(detail) => self.fault(unit, detail, now),
         }
         WriteReply::Ok

@@ -224,7 +224,7 @@ fn add_write(arguments: &mut Vec<Vec<u8>>, write: &UnitWrite) {
             ("COMPLETE", rmp_serde::to_vec_named(finish).expect("plain fields always serialise"))
         }
         Then::Score(score) => ("SCORE", codec::encode_score(score)),
-        Then::HandBack(cause) => ("HANDBACK", text(&cause.as_str())),
+        Then::HandBack(hand_back) => ("HANDBACK", text(hand_back)),
         Then::Fault(reason) => ("FAULT", text(reason)),
     };
     arguments.extend([

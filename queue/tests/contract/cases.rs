@@ -8,7 +8,8 @@ use ebbtide_core::sample::{Finish, FinishReason, Score};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_core::work::PromptGroup;
 use ebbtide_queue::command::{
-    Command, LeaseRequest, ProgressLimits, Renewal, Stage, Then, UnitWrite, Waiting,
+    Command, DrainBehind, HandBack, HandBackCause, LeaseRequest, ProgressLimits, Renewal, Stage,
+    Then, UnitWrite, Waiting,
 };
 use ebbtide_queue::memory::{MemoryShard, ShardSettings};
 use ebbtide_queue::reply::{Grant, Reply, WriteReply};
@@ -27,6 +28,8 @@ laws![
     trainer_that_has_groups_is_not_removed,
     fault_of_an_engine_keeps_the_prefix_and_is_an_attempt,
     units_whose_names_begin_alike_are_not_confused,
+    only_siblings_that_were_lost_go_back_and_their_group_is_sealed,
+    hand_back_for_a_drain_keeps_its_reason_and_deadline_and_counts_by_its_cause,
 ];
 
 fn length() -> Finish {
@@ -341,4 +344,56 @@ fn orphans_are_ready_within_a_lease_and_a_reap_though_nodes_die_without_pause() 
             assert!(world.now <= died_at.plus(LEASE + REAP), "an orphan waits at step {step}");
         }
     }
+}
+
+/// Case 66 of the interruptions.
+async fn only_siblings_that_were_lost_go_back_and_their_group_is_sealed(world: World) {
+    let (stays, lost, heir) = (holder("stays"), holder("lost"), holder("heir"));
+    world.enqueue(&group("g", 4)).await;
+    let kept = world.lease(&stays, 2, LONG).await;
+    assert_eq!(world.complete(&stays, &kept[0], vec![tokens(0, 4, 0)]).await, WriteReply::Ok);
+    let dying = world.lease(&lost, 2, NONE).await;
+    world.write_as(&lost, &dying[1], vec![tokens(0, 8, 0)], Then::Continue).await;
+    assert_eq!(world.queue.reap(10).await.unwrap(), 2);
+    let units = world.queue.scan().await.unwrap();
+    for (unit, grant) in [(&kept[0], SlotState::Completed), (&kept[1], SlotState::Leased)] {
+        let sibling = units.iter().find(|seen| seen.unit == unit.unit).unwrap();
+        assert_eq!((sibling.state, sibling.fencing_token), (grant, unit.fencing_token));
+        assert_eq!((sibling.infra_attempts, sibling.hand_backs, sibling.attempts), (0, 0, 0));
+    }
+    let again = world.lease(&heir, 10, LONG).await;
+    let names: Vec<_> = again.iter().map(|grant| grant.unit.clone()).collect();
+    assert_eq!(names, [dying[1].unit.clone(), dying[0].unit.clone()], "no sibling more");
+    world.complete(&heir, &again[0], vec![tokens(8, 1, 0)]).await;
+    world.complete(&heir, &again[1], vec![tokens(0, 1, 0)]).await;
+    assert!(world.take("t").await.is_empty(), "one is still at work");
+    assert_eq!(world.complete(&stays, &kept[1], vec![tokens(0, 4, 0)]).await, WriteReply::Ok);
+    let taken = world.take("t").await;
+    assert!(taken[0].samples.len() == 4 && taken[0].samples.iter().all(is_whole));
+    assert_eq!(world.status().await.tokens.wasted_total(), 0);
+    world.assert_conserved().await;
+}
+
+/// Case 63 of the interruptions: a preemption does not look like a crash.
+async fn hand_back_for_a_drain_keeps_its_reason_and_deadline_and_counts_by_its_cause(world: World) {
+    world.enqueue(&group("g", 1)).await;
+    let plain = HandBack::from(HandBackCause::AgentRestart);
+    let rebalanced = DrainBehind { reason: "rebalance", deadline: UnixMillis(4_000_000_000_000) };
+    let drained = HandBack { cause: HandBackCause::Drain, drain: Some(rebalanced) };
+    let a = holder("a");
+    for hand_back in [plain, preempted(), drained] {
+        let grants = world.lease(&a, 1, LONG).await;
+        let reply = world.write_as(&a, &grants[0], vec![], Then::HandBack(hand_back)).await;
+        assert_eq!(reply, WriteReply::Ok);
+    }
+    let trace = world.queue.trace(&group_id("g")).await.unwrap();
+    let told = trace.units[0].history.iter().map(|event| {
+        assert_eq!(event.what, "handed_back");
+        DrainBehind::of_detail(&event.detail)
+    });
+    let expected = [plain, preempted(), drained].map(|back| (back.cause.as_str(), back.drain));
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    let counted = [("agent_restart", 1), ("drain", 1), ("notice", 1)];
+    assert_eq!(world.status().await.hand_backs, counted.map(|(c, n)| (c.to_owned(), n)).into());
+    world.assert_conserved().await;
 }

@@ -137,7 +137,7 @@ async fn nothing_is_added_when_memory_is_short_and_what_is_there_goes_on() {
     let cause = ebbtide_queue::command::HandBackCause::Notice;
     let tail = ebbtide_queue::command::UnitWrite {
         tail: vec![tokens(0, 3, 0)],
-        ..write(ebbtide_queue::command::Then::HandBack(cause))
+        ..write(ebbtide_queue::command::Then::HandBack(cause.into()))
     };
     assert_eq!(queue.write(&holder, vec![tail]).await.remove(0).unwrap(), WriteReply::Ok);
     let resumed = queue.lease(&holder, 10, LONG, Default::default()).await.expect("lease").grants;

@@ -7,13 +7,12 @@ use ebbtide_core::ids::{FencingToken, Holder, PolicyVersion, UnitId};
 use ebbtide_core::sample::Score;
 use ebbtide_core::work::{OnDeadSlot, PromptGroup, ResumePolicy};
 use ebbtide_queue::command::{
-    Command, HandBackCause, LeaseRequest, ProgressLimits, Renewal, Stage, TakeWhich, Then,
-    UnitWrite, Waiting,
+    Command, LeaseRequest, ProgressLimits, Renewal, Stage, TakeWhich, Then, UnitWrite, Waiting,
 };
 use ebbtide_queue::reply::{Failure, LeaseReply, Reply, WriteReply};
 use proptest::prelude::*;
 
-use super::worlds::{LONG, group, group_id, stop, tokens};
+use super::worlds::{LONG, group, group_id, preempted, stop, tokens};
 
 /// One step of a history. Numbers choose among what exists at that point.
 #[derive(Debug, Clone)]
@@ -316,7 +315,7 @@ impl Story {
         let then = match then {
             0..=2 => Then::Continue,
             3 => Then::Complete(stop()),
-            4 => Then::HandBack(HandBackCause::Notice),
+            4 => Then::HandBack(preempted()),
             5 | 6 => Then::Score(Score {
                 value: 0.5,
                 scorer_version: "rule/1".to_owned(),

@@ -39,7 +39,7 @@ async fn group_lives(options: RedisOptions) {
     for grant in &grants {
         let append = write(grant, tokens(0, 2, 0), Then::Continue);
         assert_eq!(queue.write(&a, append).await.remove(0).unwrap(), WriteReply::Ok);
-        let hand_back = write(grant, tokens(2, 1, 0), Then::HandBack(HandBackCause::Notice));
+        let hand_back = write(grant, tokens(2, 1, 0), Then::HandBack(HandBackCause::Notice.into()));
         assert_eq!(queue.write(&a, hand_back).await.remove(0).unwrap(), WriteReply::Ok);
     }
     let grants = queue.lease(&b, 9, LONG, Default::default()).await.unwrap().grants;

@@ -11,7 +11,9 @@ use ebbtide_core::time::UnixMillis;
 use ebbtide_core::work::PromptGroup;
 use ebbtide_harness::{Error, Redis, RedisCluster, RedisSentinels};
 use ebbtide_queue::client::{MemoryPort, WorkQueue, wall_clock_now};
-use ebbtide_queue::command::{HandBackCause, ProgressLimits, Renewal, Then, UnitWrite, Waiting};
+use ebbtide_queue::command::{
+    DrainBehind, HandBack, HandBackCause, ProgressLimits, Renewal, Then, UnitWrite, Waiting,
+};
 use ebbtide_queue::control::VersionRecord;
 use ebbtide_queue::memory::{DEFAULT_DEDUP_WINDOW, ShardSettings};
 use ebbtide_queue::redis::{Durability, Layout, RedisOptions, RedisPort};
@@ -153,7 +155,7 @@ impl World {
     }
 
     pub async fn hand_back(&self, holder: &Holder, grant: &Grant, tail: Vec<Chunk>) -> WriteReply {
-        self.write_as(holder, grant, tail, Then::HandBack(HandBackCause::Notice)).await
+        self.write_as(holder, grant, tail, Then::HandBack(HandBackCause::Notice.into())).await
     }
 
     pub async fn renew(&self, holder: &Holder, grant: &Grant, limits: ProgressLimits) -> bool {
@@ -259,4 +261,10 @@ pub fn unit(text: &str) -> UnitId {
 pub fn is_whole(sample: &Sample) -> bool {
     let ids = sample.token_ids();
     ids.iter().zip(0..).all(|(id, place)| *id == place)
+}
+
+/// For a Spot notice.
+pub fn preempted() -> HandBack {
+    let drain = DrainBehind { reason: "spot_terminate", deadline: UnixMillis(4_102_444_800_000) };
+    HandBack { cause: HandBackCause::Notice, drain: Some(drain) }
 }

@@ -230,7 +230,7 @@ async fn run_at_work_gives_no_false_alarm() {
                     let from = grant.partial.last().map_or(0, ebbtide_core::sample::Chunk::end);
                     let then = if number % 3 == 0 {
                         ebbtide_queue::command::Then::HandBack(
-                            ebbtide_queue::command::HandBackCause::Drain,
+                            ebbtide_queue::command::HandBackCause::Drain.into(),
                         )
                     } else {
                         complete()

@@ -156,7 +156,7 @@ impl Run {
         self.enqueue("mixed").await;
         let grants = self.lease("b", 2).await;
         self.write("b", &grants[0], vec![tokens(0, 4), tokens(4, 7)], Then::Continue).await;
-        let back = Then::HandBack(HandBackCause::Notice);
+        let back = Then::HandBack(HandBackCause::Notice.into());
         self.write("b", &grants[1], vec![tokens(0, 4), tokens(4, 7)], back).await;
         self.enqueue("fresh").await;
     }

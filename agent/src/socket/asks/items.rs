@@ -138,7 +138,7 @@ impl Item for HandBackItem {
             CauseWord::Weights => HandBackCause::Weights,
         };
         let key = key(self.unit, self.fencing_token);
-        Ok(WorkerWrite { key, tokens, then: Then::HandBack(cause) })
+        Ok(WorkerWrite { key, tokens, then: Then::HandBack(cause.into()) })
     }
 }
 

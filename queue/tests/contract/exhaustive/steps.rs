@@ -285,7 +285,7 @@ impl Protocol {
                 (End::Append, _) => Then::Continue,
                 (End::Complete, Stage::Generate) => Then::Complete(stop()),
                 (End::Complete, Stage::Reward) => Then::Score(score()),
-                (End::HandBack, _) => Then::HandBack(HandBackCause::Notice),
+                (End::HandBack, _) => Then::HandBack(HandBackCause::Notice.into()),
                 (End::Fault, _) => Then::Fault("fault".to_owned()),
             },
         }

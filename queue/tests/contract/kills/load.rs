@@ -283,7 +283,7 @@ pub fn append(grant: &Grant) -> UnitWrite {
 pub fn end(grant: &Grant) -> UnitWrite {
     let from = stored(grant).max(2);
     if grant.unit.slot == 0 && from < 3 {
-        return write(grant, vec![tokens(2, 1, 0)], Then::HandBack(HandBackCause::Notice));
+        return write(grant, vec![tokens(2, 1, 0)], Then::HandBack(HandBackCause::Notice.into()));
     }
     let tail = if from < WHOLE { vec![tokens(from, WHOLE - from, 0)] } else { vec![] };
     write(grant, tail, Then::Complete(stop()))

@@ -129,7 +129,7 @@ impl Worker {
         self.write(first, 0, 2, Then::Continue).await;
         self.write(first, 2, 4, Then::Continue).await;
         self.write(second, 0, 3, Then::Continue).await;
-        self.write(second, 3, 4, Then::HandBack(HandBackCause::Drain)).await;
+        self.write(second, 3, 4, Then::HandBack(HandBackCause::Drain.into())).await;
         self.boundary().await;
         let renewal = Renewal {
             unit: first.unit.clone(),
