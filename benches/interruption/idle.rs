@@ -1,0 +1,102 @@
+//! What an agent costs that has nothing to do: the binary itself, on a real API server and Redis,
+//! with an engine that no unit waits for, and no notice.
+//!
+//! Memory is what is resident at the end (`VmRSS`), CPU is the run time of all threads
+//! (`/proc/PID/task/*/schedstat`, in ns), requests are counted by the metadata service.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use ebbtide_agent::emulator::imds::path;
+use ebbtide_agent::emulator::{EngineConfig, EngineEmulator, ImdsEmulator, InstanceIdentity};
+use ebbtide_harness::{ControlPlane, NodeSpec, Program, Redis};
+
+use super::arguments::Sizes;
+use super::report::Figures;
+
+const NODE: &str = "node-0";
+/// After the start, before anything is measured.
+const SETTLING: Duration = Duration::from_secs(10);
+const POLICY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/policies/grpo-async.yaml");
+
+/// See the module.
+///
+/// # Errors
+/// A part does not start, or the kernel does not say what a process uses.
+pub async fn measure(sizes: &Sizes, figures: &mut Figures) -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let cluster = ControlPlane::start().await?;
+    cluster.add_nodes(&[NodeSpec::gpu(NODE)]).await?;
+    let imds = ImdsEmulator::start(InstanceIdentity::spot("i-0", "us-east-2b"))?;
+    let engine = EngineEmulator::start(EngineConfig::default())?;
+    let listen = format!("127.0.0.1:{}", Program::free_port()?);
+    let (redis_url, imds_url, engine_url) = (redis.url(), imds.base_url(), engine.base_url());
+    let mut agent = Program::options("ebbtide-agent", env!("CARGO_BIN_EXE_ebbtide"))
+        .arguments([
+            "agent",
+            "--policy",
+            POLICY,
+            "--redis",
+            &redis_url,
+            "--imds",
+            &imds_url,
+            "--engine",
+            &engine_url,
+            "--listen",
+            &listen,
+            "--node",
+            NODE,
+        ])
+        .variable("KUBECONFIG", &cluster.kubeconfig().display().to_string())
+        .start()?;
+    agent.ready(&format!("http://{listen}/readyz"), Duration::from_secs(60)).await?;
+    tokio::time::sleep(SETTLING).await;
+    let process = agent.process_id().context("the agent has ended")?;
+    let process = Path::new("/proc").join(process.to_string());
+    println!("idle: an agent is watched for {} s", sizes.idle.as_secs());
+    let requests = |imds: &ImdsEmulator| -> u64 {
+        let all = [
+            path::TOKEN,
+            path::SPOT_ACTION,
+            path::SPOT_TERMINATION,
+            path::REBALANCE,
+            path::MAINTENANCE,
+            path::TARGET_LIFECYCLE,
+            path::LIFE_CYCLE,
+            path::INSTANCE_ID,
+            path::INSTANCE_TYPE,
+            path::ZONE,
+            path::REGION,
+            path::IDENTITY,
+        ];
+        all.iter().map(|path| imds.handle().requests(path)).sum()
+    };
+    let (cpu_before, requests_before) = (cpu(&process)?, requests(&imds));
+    tokio::time::sleep(sizes.idle).await;
+    let used = cpu(&process)? - cpu_before;
+    let asked = requests(&imds) - requests_before;
+    figures.set("idleRssMiB", resident_kib(&process)? / 1024.0);
+    figures.set("idleCpuPercent", used.as_secs_f64() / sizes.idle.as_secs_f64() * 100.0);
+    figures.set("imdsRequestsPerSecond", asked as f64 / sizes.idle.as_secs_f64());
+    figures.set("idleSeconds", sizes.idle.as_secs_f64());
+    Ok(())
+}
+
+/// How long the process has run on any core.
+fn cpu(process: &Path) -> anyhow::Result<Duration> {
+    let mut all = Duration::ZERO;
+    for thread in std::fs::read_dir(process.join("task"))? {
+        let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+        let run = text.split(' ').next().context("schedstat has no run time")?;
+        all += Duration::from_nanos(run.parse()?);
+    }
+    Ok(all)
+}
+
+fn resident_kib(process: &Path) -> anyhow::Result<f64> {
+    let text = std::fs::read_to_string(process.join("status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    number.context("VmRSS is missing")?.trim().parse().context("VmRSS is no number")
+}

@@ -1,0 +1,45 @@
+//! How long a notice takes to empty a node, and what an agent costs that waits for one.
+//!
+//! One file measures one thing and says at its head exactly what it counts. Redis and the API
+//! server are real, metadata service and engines are the emulators that ship with the product, and
+//! the agents are tasks of this process, but for the idle one, which is the binary.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a benchmark is an adapter: it reads clocks and the environment, and it waits"
+)]
+
+mod api_server;
+mod arguments;
+mod cordon;
+#[path = "../../tests/suite/lane/faulty.rs"]
+mod faulty;
+mod fleet;
+mod group;
+mod hand_back;
+mod idle;
+mod node;
+mod report;
+mod seed;
+
+use arguments::{Arguments, Part};
+use clap::Parser;
+use report::Figures;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let sizes = arguments.sizes();
+    let mut figures = Figures::default();
+    for part in arguments.parts() {
+        match part {
+            Part::HandBack => hand_back::measure(&sizes, &mut figures).await?,
+            Part::Fleet => fleet::measure(&sizes, &mut figures).await?,
+            Part::Group => group::measure(&sizes, &mut figures).await?,
+            Part::ApiServer => api_server::measure(&sizes, &mut figures).await?,
+            Part::Cordon => cordon::measure(&sizes, &mut figures).await?,
+            Part::Idle => idle::measure(&sizes, &mut figures).await?,
+        }
+    }
+    println!("{}", figures.table());
+    figures.write()
+}
