@@ -68,7 +68,8 @@ pub async fn units(queue: &WorkQueue, units: usize, tokens: u32) -> anyhow::Resu
         store(queue, &holder, &more, tokens).await?;
         grants.extend(more);
     }
-    let back = |grant: &Grant| write(grant, Vec::new(), Then::HandBack(HandBackCause::Drain));
+    let back =
+        |grant: &Grant| write(grant, Vec::new(), Then::HandBack(HandBackCause::Drain.into()));
     for part in grants.chunks(UNITS_AT_ONCE) {
         write_all(queue, &holder, part.iter().map(back).collect()).await?;
     }

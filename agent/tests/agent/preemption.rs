@@ -70,7 +70,7 @@ async fn unit_reclaimed_for_any_drain_tells_its_reason_and_deadline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unit_of_a_custom_worker_tells_the_notice_whether_its_worker_or_the_agent_gives_it_back() {
+async fn unit_of_a_custom_worker_tells_the_notice_whoever_gives_it_back() {
     let (world, folder) = (World::new(), SocketFolder::new());
     world.enqueue([group("a", 2, 4_000)]).await;
     let node = world.node("n1").for_workers(&folder.socket()).start();
