@@ -12,6 +12,7 @@ mod api_server;
 mod arguments;
 mod cordon;
 #[path = "../../tests/suite/lane/faulty.rs"]
+#[allow(clippy::unwrap_used, reason = "the tests and the benchmark end at its first surprise")]
 mod faulty;
 mod fleet;
 mod group;
