@@ -14,6 +14,7 @@ mod foreign;
 mod key;
 mod node;
 mod notices;
+mod others;
 mod pods;
 mod telling;
 mod turn;
@@ -311,7 +312,7 @@ impl Flow {
         let Some(drain) = &mut self.drain else { return };
         let cut_off = drain.cut_off(self.shared.config.drain.reserve);
         let waits = self.checkpoint.is_awaited() && now < cut_off;
-        let report = drain.note_progress(&self.shared, waits, now);
+        let report = drain.note_progress(&self.shared, waits, self.key.others_hold(), now);
         let begun = drain.begun();
         self.report(report, begun);
     }
@@ -341,10 +342,14 @@ impl Flow {
             idle_since: drain.idle_since(),
             pods_left: self.pods_left(drain),
         });
+        let is_drained = drain.is_some_and(|drain| drain.is_drained);
+        let drained_for = self.key.request_id().filter(|_| is_drained);
         self.shared.standing.send_if_modified(|standing| {
-            let is_new = standing.notice != notice || standing.drain != drain;
+            let is_known = standing.drained_for.as_deref() == drained_for;
+            let is_new = standing.notice != notice || standing.drain != drain || !is_known;
             standing.notice = notice;
             standing.drain = drain;
+            standing.drained_for = drained_for.map(str::to_owned);
             is_new
         });
     }

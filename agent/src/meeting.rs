@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ebbtide_core::ids::ReplicaId;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::{Backoff, Hint, QueueError};
 use ebbtide_queue::control::{EngineRecord, NodeRecord, NodeState, ReplicaView};
@@ -17,6 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::gate::ClosedFor;
 use crate::hosting::{Condition, EngineSlot};
 use crate::interruption::SeenView;
+use crate::kubernetes::Membership;
 use crate::pulse::Loop;
 use crate::shared::Shared;
 
@@ -90,7 +92,7 @@ async fn exchange(
     reporter: &mut Reporter,
     is_report_due: bool,
 ) -> Result<(), QueueError> {
-    let view = shared.queue.replica_view(&shared.membership().replica).await?;
+    let view = look(shared).await?;
     let at = Instant::now();
     shared.queue_answered_at.send_replace(Some(at));
     shared.queue_trouble.send_replace(None);
@@ -101,6 +103,18 @@ async fn exchange(
     }
     views.send_replace(Some(SeenView { view: Arc::new(view), at }));
     Ok(())
+}
+
+/// Reads what concerns the replica. Its nodes as well while it drains, if it has several and this
+/// agent speaks for them: their readings cost as much as the run has nodes.
+async fn look(shared: &Shared) -> Result<ReplicaView, QueueError> {
+    let Membership { replica, leads } = shared.membership();
+    let is_group = replica != ReplicaId::from(shared.config.node());
+    let is_draining = shared.standing.borrow().drain.is_some();
+    if leads && is_group && is_draining {
+        return Ok(shared.queue.view().await?.into_replica(replica));
+    }
+    shared.queue.replica_view(&replica).await
 }
 
 /// Recovery must survive a dead controller: agents with room reap when nobody else does.
@@ -123,6 +137,7 @@ async fn reap_for_the_controller(shared: &Shared, view: &ReplicaView) {
 struct Reporter {
     last: Option<(Instant, u64)>,
     tokens_dropped: u64,
+    drained_for: Option<String>,
 }
 
 impl Reporter {
@@ -136,7 +151,15 @@ impl Reporter {
         let tokens_per_second = self.speed(shared, at);
         observe(shared, tokens_per_second);
         let record = node_record(shared, tokens_per_second, server_now, at);
-        shared.queue.put_node(record).await?;
+        // The one who speaks for the replica waits for this word of the others.
+        let is_news = record.drained_for.is_some() && record.drained_for != self.drained_for;
+        let drained_for = record.drained_for.clone();
+        if is_news && !shared.membership().leads {
+            shared.queue.announce_node(record).await?;
+        } else {
+            shared.queue.put_node(record).await?;
+        }
+        self.drained_for = drained_for;
         for record in engine_records(shared) {
             shared.queue.put_engine(record).await?;
         }
@@ -176,9 +199,9 @@ fn node_record(
     at: Instant,
 ) -> NodeRecord {
     let identity = shared.identity();
-    let (notice, drain) = {
+    let (notice, drain, drained_for) = {
         let standing = shared.standing.borrow();
-        (standing.notice, standing.drain)
+        (standing.notice, standing.drain, standing.drained_for.clone())
     };
     let idle_since = drain.and_then(|drain| drain.idle_since);
     let pods_left = drain.and_then(|drain| drain.pods_left);
@@ -204,6 +227,7 @@ fn node_record(
             .map(|deadline| server_now.plus(deadline.saturating_duration_since(at))),
         pods_left,
         idle_since: idle_since.map(|since| server_now.minus(at.saturating_duration_since(since))),
+        drained_for,
         heartbeat: server_now,
     }
 }

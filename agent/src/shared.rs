@@ -63,6 +63,8 @@ pub(crate) struct NodeStanding {
     pub(crate) notice: Option<(NoticeKind, Option<Instant>)>,
     /// The drain under way.
     pub(crate) drain: Option<DrainStanding>,
+    /// The request that the node is drained for, once it is.
+    pub(crate) drained_for: Option<String>,
     /// Drains that were carried out, the newest last.
     pub(crate) reports: Vec<DrainReport>,
 }

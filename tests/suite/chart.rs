@@ -5,11 +5,15 @@
 //! |---|---|
 //! | here | what a release does in a cluster |
 //! | `containers` | the real program, run as its containers would be |
+//! | `kubelet` | how it is run so |
+//! | `flags` | what of the program's command line the chart sets |
 //! | `rights` | what its accounts may do |
 //! | `values` | which values are taken and which refused; no cluster needed |
 //! | `release` | the fixture |
 
 mod containers;
+mod flags;
+mod kubelet;
 mod release;
 mod rights;
 mod values;
@@ -21,7 +25,7 @@ use std::time::Duration;
 use ebbtide_harness::{ControlPlane, require, until};
 use serde_json::{Value, json};
 
-use self::release::{AGENT, CONTROLLER, Release, chart, shipped_policy};
+use self::release::{AGENT, CONTROLLER, NODES_OF, Release, TRAINER_AGENT, chart, shipped_policy};
 
 const EVENT_LIMIT: Duration = Duration::from_secs(60);
 const WAIT: [&str; 2] = ["--wait", "--timeout=60s"];
@@ -130,6 +134,36 @@ async fn socket_for_custom_workers_lies_in_a_folder_of_the_node() {
 }
 
 #[tokio::test]
+async fn nodes_of_the_trainer_have_agents_of_their_own_and_no_node_has_two() {
+    let cluster = require!(ControlPlane::shared().await);
+    let mut release = require!(Release::new(cluster, "chart-trainers").await);
+    let nodes = release.add_nodes(4).await;
+    // All labels count: that of a trainer in another place is none of ours.
+    release.kubectl(&["label", "node", &nodes[2], "part=trainer", "run=other"]).await;
+    release.kubectl(&["label", "node", &nodes[3], "part=trainer", "run=ours"]).await;
+    release.kubectl(&["taint", "node", &nodes[3], "trainer=only:NoExecute"]).await;
+    let selector = json!({ NODES_OF: release.name(), "part": "trainer", "run": "ours" });
+    let values = json!({ AGENT: { "trainer": { "nodeSelector": selector } } });
+    let values = release.file("trainers.json", &values.to_string());
+
+    release.install(&[&["--values", &values], &WAIT[..]].concat()).await;
+
+    let hosts = |pods: &[Value]| pods.iter().map(host).collect::<Vec<_>>();
+    let mut workers = hosts(&release.pods(AGENT).await);
+    workers.sort();
+    assert_eq!(workers, nodes[..3]);
+    let trainers = release.pods(TRAINER_AGENT).await;
+    assert_eq!(hosts(&trainers), nodes[3..]);
+    let pod = &trainers[0]["spec"];
+    let command = pod["containers"][0]["command"].to_string();
+    assert!(command.contains("--role=trainer"), "{command}");
+    assert!(!command.contains("--engine") && !command.contains("--socket"), "{command}");
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "no socket, no user 0");
+    assert!(trainers[0]["metadata"]["labels"]["ebbtide.dev/component"].is_string());
+    release.close().await;
+}
+
+#[tokio::test]
 async fn policy_reaches_the_pods_word_for_word_and_only_its_change_replaces_them() {
     let cluster = require!(ControlPlane::shared().await);
     let release = require!(Release::new(cluster, "chart-policy").await);
@@ -219,7 +253,18 @@ fn all_values() -> Value {
         "agent": {
             "engines": ["http://$(NODE_IP):8000", "http://$(NODE_IP):8001"],
             "hostNetwork": false,
-            "socket": { "enabled": false },
+            "socket": { "enabled": true, "folder": "/run/rl/grpo" },
+            "webhook": {
+                "url": "https://chat.example.com/hook",
+                "existingSecret": "chat",
+                "headersKey": "headers",
+                "template": "{\"node\": \"{{ node }}\"}",
+            },
+            "trainer": {
+                "nodeSelector": { "part": "trainer" },
+                "tolerations": [{ "key": "trainer", "operator": "Exists" }],
+                "resources": { "limits": { "memory": "128Mi" } },
+            },
             "podLabels": { "team": "rl" },
             "podAnnotations": { "note": "1" },
             "updateStrategy": { "maxUnavailable": 3 },

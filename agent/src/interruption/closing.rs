@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use ebbtide_core::ids::ReplicaId;
-use ebbtide_queue::client::{QueueError, WorkQueue};
+use ebbtide_queue::client::QueueError;
 use ebbtide_queue::control::ClosingReport;
 use futures::FutureExt;
 use tokio::time::Instant;
@@ -53,7 +52,7 @@ impl ClosingLane {
         let Some(report) = self.waiting.front().cloned() else { return };
         self.turn.begin();
         let queue = shared.queue.clone();
-        let call = async move { queue.add_report(of_all_nodes(report, &queue).await?).await };
+        let call = async move { queue.add_report(report).await };
         lanes.push(call.map(Event::ReportKept).boxed());
     }
 
@@ -76,18 +75,4 @@ impl ClosingLane {
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.turn.next_due()
     }
-}
-
-/// The report of a replica that may have several nodes.
-async fn of_all_nodes(
-    report: ClosingReport,
-    queue: &WorkQueue,
-) -> Result<ClosingReport, QueueError> {
-    if report.replica == ReplicaId::from(&report.node) {
-        return Ok(report);
-    }
-    let view = queue.view().await?;
-    let nodes = view.nodes.iter().filter(|node| node.replica == report.replica).count().max(1);
-    let dollars = report.dollars.map(|dollars| dollars * nodes as f64);
-    Ok(ClosingReport { nodes: u32::try_from(nodes).unwrap_or(u32::MAX), dollars, ..report })
 }

@@ -11,6 +11,7 @@ use ebbtide_queue::control::{DrainOutcome, DrainReason};
 use tokio::time::Instant;
 
 use super::key::DrainKey;
+use super::others::{OthersHold, OthersSeen};
 use crate::ledger::{AgentCounts, Leave};
 use crate::marks::NodeEvent;
 use crate::shared::Shared;
@@ -75,7 +76,8 @@ pub struct DrainReport {
     pub units_completed: u64,
     /// Units handed back meanwhile.
     pub units_handed_back: u64,
-    /// Units still held at its deadline.
+    /// Units still held at its deadline; for the agent that speaks for the replica, by other nodes
+    /// as well.
     pub units_left: usize,
     /// Tokens that units handed back took with them.
     pub tokens_preserved: u64,
@@ -83,7 +85,8 @@ pub struct DrainReport {
     pub tokens_wasted: u64,
     /// Time until the last hand-back; `None` when there was none.
     pub last_hand_back: Option<Duration>,
-    /// Time until nothing was held and no stream was open.
+    /// Time until nothing was held and no stream was open, on the other nodes of the replica
+    /// either for the agent that speaks for it.
     pub duration: Duration,
 }
 
@@ -98,6 +101,8 @@ pub(super) struct RunningDrain {
     /// Whether it was reported.
     is_reported: bool,
     drained_at: Option<Instant>,
+    /// Whether other nodes of the replica were seen to hold units, and since when they do not.
+    others: OthersSeen,
     units_held: usize,
     counts_before: AgentCounts,
 }
@@ -119,6 +124,7 @@ impl RunningDrain {
             next_plan: now,
             is_reported: false,
             drained_at: None,
+            others: OthersSeen::Idle,
             units_held,
             counts_before,
         }
@@ -248,36 +254,40 @@ impl RunningDrain {
         })
     }
 
-    /// Looks how far it is; gives the report when it has just become clear what it came to.
+    /// Looks how far it is; gives the report when it has just become clear what it came to, for
+    /// the other nodes of the replica as well.
     ///
     /// `waits`: for something beside the units, such as the trainer's checkpoint.
     pub(super) fn note_progress(
         &mut self,
         shared: &Shared,
         waits: bool,
+        others: OthersHold,
         now: Instant,
     ) -> Option<DrainReport> {
-        if self.is_drained() {
-            return None;
-        }
-        if shared.is_empty() && !waits {
+        self.others = self.others.then(others, now);
+        if !self.is_drained() && shared.is_empty() && !waits {
             self.drained_at = Some(now);
-            return self.close(shared, DrainOutcome::Drained, now);
         }
-        (now >= self.want.deadline).then(|| self.close(shared, DrainOutcome::Overdue, now))?
+        if self.is_drained() && others.is_nothing() {
+            return self.close(shared, DrainOutcome::Drained, 0, now);
+        }
+        let is_over = now >= self.want.deadline;
+        is_over.then(|| self.close(shared, DrainOutcome::Overdue, others.units, now))?
     }
 
     /// It was taken back; gives the report unless there was one.
     pub(super) fn cancel(&mut self, shared: &Shared, now: Instant) -> Option<DrainReport> {
         tracing::info!(reason = self.reason_word(), "drain cancelled, work is leased again");
-        self.close(shared, DrainOutcome::Cancelled, now)
+        self.close(shared, DrainOutcome::Cancelled, 0, now)
     }
 
-    /// What it came to; told once.
+    /// What it came to; told once. `left_elsewhere`: units that other nodes of the replica hold.
     fn close(
         &mut self,
         shared: &Shared,
         outcome: DrainOutcome,
+        left_elsewhere: u64,
         now: Instant,
     ) -> Option<DrainReport> {
         if std::mem::replace(&mut self.is_reported, true) {
@@ -285,6 +295,9 @@ impl RunningDrain {
         }
         let (counts, before) = (shared.counts(), &self.counts_before);
         let last_hand_back = shared.last_hand_back().filter(|at| *at >= self.begun);
+        let last_hand_back = last_hand_back.max(self.others.done_at());
+        let held = shared.held();
+        let left_elsewhere = usize::try_from(left_elsewhere).unwrap_or(usize::MAX);
         let is_overdue = outcome == DrainOutcome::Overdue;
         let report = DrainReport {
             reason: self.want.reason,
@@ -294,19 +307,27 @@ impl RunningDrain {
             units_held: self.units_held,
             units_completed: counts.units_completed - before.units_completed,
             units_handed_back: counts.handed_back_total() - before.handed_back_total(),
-            units_left: if is_overdue { shared.held() } else { 0 },
+            units_left: if is_overdue { held + left_elsewhere } else { 0 },
             tokens_preserved: counts.tokens_handed_back - before.tokens_handed_back,
             tokens_wasted: counts.tokens_dropped - before.tokens_dropped,
             last_hand_back: last_hand_back.map(|at| at - self.begun),
             duration: now - self.begun,
         };
+        // Each agent counts what it has lost itself.
+        if is_overdue {
+            shared.metrics.units_lost.inc_by(held as u64);
+        }
         report.tell(self.reason_word(), shared);
         Some(report)
     }
 
     /// When it has to be looked at next; never when it is over.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        (!self.is_drained()).then_some(self.next_plan)
+        match (self.is_drained(), self.is_reported) {
+            (false, _) => Some(self.next_plan),
+            (true, false) => Some(self.want.deadline),
+            (true, true) => None,
+        }
     }
 }
 
@@ -322,7 +343,6 @@ impl DrainReport {
             }
             // Only lease expiry is left for what is still held.
             DrainOutcome::Overdue => {
-                shared.metrics.units_lost.inc_by(self.units_left as u64);
                 let left = self.units_left;
                 tracing::error!(
                     reason,

@@ -3,6 +3,7 @@
 //! The key is the truth between agents, controller and operators. One call at a time, repeated
 //! with bounded pauses; while the queue is away the drain goes on without it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_core::ids::{NodeName, ReplicaId};
@@ -10,12 +11,14 @@ use ebbtide_core::time::{UnixMillis, whole_millis};
 use ebbtide_queue::client::QueueError;
 use ebbtide_queue::control::{
     ClosingReport, DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState, NodeNames,
+    ReplicaView,
 };
 use futures::FutureExt;
 use tokio::time::Instant;
 
 use super::drain::{DrainReport, RunningDrain, Want};
 use super::notices::Notices;
+use super::others::{OthersHold, others_hold, silence_limit};
 use super::turn::Turn;
 use super::{Event, Lanes, SeenView};
 use crate::config::AgentConfig;
@@ -51,8 +54,10 @@ pub(super) struct DrainKey {
     seen: Option<SeenDrain>,
     /// Whether the key was ever read.
     is_known: bool,
-    /// The store's clock at a moment.
-    clock: Option<(UnixMillis, Instant)>,
+    /// The keys as last read, and when.
+    read: Option<(Arc<ReplicaView>, Instant)>,
+    /// Silence after which another node of the replica holds nothing any more.
+    silence_limit: Duration,
     /// A request that was taken back; a view from before must not bring it to life.
     taken_back: Option<String>,
     turn: Turn,
@@ -80,7 +85,8 @@ impl DrainKey {
             own_request: None,
             seen: None,
             is_known: false,
-            clock: None,
+            read: None,
+            silence_limit: silence_limit(config.lease.ttl, config.pace.meet_every),
             taken_back: None,
             turn: Turn::new(PAUSE_MIN, PAUSE_MAX),
         }
@@ -119,7 +125,7 @@ impl DrainKey {
             return;
         }
         self.is_known = true;
-        self.clock = Some((seen.view.now, seen.at));
+        self.read = Some((seen.view.clone(), seen.at));
         let Some(record) = &seen.view.drain else {
             // A replica that is being terminated does not come back because its key is gone.
             self.seen.take_if(|seen| seen.record.state != DrainState::Terminating);
@@ -135,9 +141,9 @@ impl DrainKey {
 
     /// A moment on the store's clock, once that was read.
     pub(super) fn on_server_clock(&self, moment: Instant) -> Option<UnixMillis> {
-        let (clock, at) = self.clock?;
-        let is_later = moment >= at;
-        Some(if is_later { clock.plus(moment - at) } else { clock.minus(at - moment) })
+        let (view, at) = self.read.as_ref()?;
+        let (now, at) = (view.now, *at);
+        Some(if moment >= at { now.plus(moment - at) } else { now.minus(at - moment) })
     }
 
     /// Keeps the monotonic deadline of a record whose own deadline is the same.
@@ -147,6 +153,21 @@ impl DrainKey {
         });
         let deadline = known.map_or(deadline, |known| known.deadline);
         self.seen = Some(SeenDrain { record, deadline });
+    }
+
+    /// Names the drain that the key asks for.
+    pub(super) fn request_id(&self) -> Option<&str> {
+        let seen = self.seen.as_ref().filter(|seen| seen.is_active());
+        seen.map(|seen| seen.record.request_id.as_str())
+    }
+
+    /// What the other nodes of the replica still hold, for the agent that speaks for them.
+    pub(super) fn others_hold(&self) -> OthersHold {
+        if !self.leads_replica || self.replica.as_str() == self.node.as_str() {
+            return OthersHold::default();
+        }
+        let Some((view, _)) = &self.read else { return OthersHold::UNREAD };
+        others_hold(view, &self.node, self.request_id(), self.silence_limit)
     }
 
     /// The drain that the key asks for.
@@ -227,7 +248,9 @@ impl DrainKey {
 
     fn due_report(&self, drain: Option<&RunningDrain>, now: Instant) -> Option<Call> {
         let seen = self.seen.as_ref().filter(|seen| seen.is_active() && self.leads_replica)?;
-        let is_drained = drain?.is_drained();
+        // Past the deadline no lease of the others is left either.
+        let is_alone = self.others_hold().is_nothing() || now >= seen.deadline;
+        let is_drained = drain?.is_drained() && is_alone;
         let is_rehearsal = seen.record.reason == DrainReason::Drill;
         // A rehearsal is over when it is done, or its time is: the node returns to work, whatever
         // has become of the one who asked.
@@ -282,8 +305,7 @@ impl DrainKey {
         })
     }
 
-    /// A drain's report as operators find it, as of a replica of one node; the agent that leads the
-    /// replica makes it.
+    /// A drain's report as operators find it; the agent that leads the replica makes it.
     pub(super) fn closing_report(
         &self,
         report: &DrainReport,
@@ -291,10 +313,13 @@ impl DrainKey {
         shared: &Shared,
     ) -> Option<ClosingReport> {
         let record = &self.seen.as_ref().filter(|_| self.leads_replica)?.record;
+        let (view, _) = self.read.as_ref()?;
         let begun_at = self.on_server_clock(begun)?;
         let millis = whole_millis;
+        let nodes = view.members.as_ref().map_or(1, |members| members.len().max(1));
+        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         let hours = report.duration.as_secs_f64() / 3600.0;
-        let dollars = shared.dollars_per_hour().map(|price| price * hours);
+        let dollars = shared.dollars_per_hour().map(|price| price * f64::from(nodes) * hours);
         Some(ClosingReport {
             request_id: record.request_id.clone(),
             replica: self.replica.clone(),
@@ -312,7 +337,7 @@ impl DrainKey {
             tokens_wasted: report.tokens_wasted,
             last_hand_back_ms: report.last_hand_back.map(millis),
             duration_ms: millis(report.duration),
-            nodes: 1,
+            nodes,
             dollars,
             at: UnixMillis::default(),
         })

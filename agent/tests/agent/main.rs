@@ -10,6 +10,7 @@ mod described;
 mod engines;
 mod evictions;
 mod foreign;
+mod group_workers;
 mod groups;
 mod notices;
 mod outages;

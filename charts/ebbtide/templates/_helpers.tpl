@@ -1,4 +1,9 @@
-{{/* What the templates share: names, labels, the checked policy, and what both pods have. */}}
+{{/*
+What the templates share: names, labels, the checked policy, and what all pods have.
+
+A part is what a kind of pod is made from: `context` (the root), `component` (its label), and the
+`values` that are its own.
+*/}}
 
 {{- define "ebbtide.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
@@ -19,7 +24,9 @@
 {{- end -}}
 
 {{- define "ebbtide.agent" -}}{{ include "ebbtide.fullname" . }}-agent{{- end -}}
+{{- define "ebbtide.trainerAgent" -}}{{ include "ebbtide.fullname" . }}-trainer-agent{{- end -}}
 {{- define "ebbtide.controller" -}}{{ include "ebbtide.fullname" . }}-controller{{- end -}}
+{{- define "ebbtide.webhookMap" -}}{{ include "ebbtide.fullname" . }}-webhook{{- end -}}
 {{- define "ebbtide.configMap" -}}{{ include "ebbtide.fullname" . }}-policy{{- end -}}
 
 {{/*
@@ -90,12 +97,15 @@ helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | re
 {{- end -}}
 
 {{- define "ebbtide.podMetadata" -}}
-{{- $part := get .context.Values .component -}}
+{{- $part := .values -}}
 annotations:
   # A changed policy replaces the pods: agents read it at their start, and a policy that is not
   # valid then stops the upgrade at the first pod. Comments do not count.
   {{- $policy := include "ebbtide.policy" .context | fromYaml }}
   ebbtide.dev/policy-checksum: {{ toJson $policy | sha256sum }}
+  {{- with ($part.webhook).template }}
+  ebbtide.dev/webhook-checksum: {{ . | sha256sum }}
+  {{- end }}
   {{- if .context.Values.metrics.scrapeAnnotations }}
   prometheus.io/scrape: "true"
   prometheus.io/port: {{ $part.port | quote }}
@@ -116,13 +126,13 @@ labels:
 
 {{/* Whether this part serves custom workers on a socket of the node. */}}
 {{- define "ebbtide.hasSocket" -}}
-{{- if and (eq .component "agent") .context.Values.agent.socket.enabled }}true{{ end -}}
+{{- if (.values.socket).enabled }}true{{ end -}}
 {{- end -}}
 
-{{/* What the pods of both parts have in common, beside their containers. */}}
+{{/* What the pods of all parts have in common, beside their containers. */}}
 {{- define "ebbtide.podSpec" -}}
-{{- $part := get .context.Values .component -}}
-serviceAccountName: {{ include (printf "ebbtide.%s" .component) .context }}
+{{- $part := .values -}}
+serviceAccountName: {{ .account }}
 automountServiceAccountToken: true
 securityContext:
   {{- if include "ebbtide.hasSocket" . }}
@@ -142,8 +152,11 @@ volumes:
   {{- if include "ebbtide.hasSocket" . }}
   - name: socket
     hostPath:
-      path: /run/ebbtide
+      path: {{ $part.socket.folder }}
       type: DirectoryOrCreate
+  {{- end }}
+  {{- with include "ebbtide.webhookVolumes" . | trim }}
+  {{- . | nindent 2 }}
   {{- end }}
 {{- with .context.Values.image.pullSecrets }}
 imagePullSecrets:
@@ -168,9 +181,9 @@ tolerations:
 {{- end }}
 {{- end -}}
 
-{{/* What the containers of both parts have in common. */}}
+{{/* What the containers of all parts have in common. */}}
 {{- define "ebbtide.container" -}}
-{{- $part := get .context.Values .component -}}
+{{- $part := .values -}}
 image: {{ include "ebbtide.image" .context | quote }}
 imagePullPolicy: {{ .context.Values.image.pullPolicy }}
 ports:
@@ -183,7 +196,10 @@ volumeMounts:
     readOnly: true
   {{- if include "ebbtide.hasSocket" . }}
   - name: socket
-    mountPath: /run/ebbtide
+    mountPath: {{ $part.socket.folder }}
+  {{- end }}
+  {{- with include "ebbtide.webhookMounts" . | trim }}
+  {{- . | nindent 2 }}
   {{- end }}
 # The loop turns. The program needs neither Redis nor the API server for this answer.
 livenessProbe:
@@ -211,7 +227,7 @@ resources:
 {{- end -}}
 
 {{- define "ebbtide.environment" -}}
-{{- $part := get .context.Values .component -}}
+{{- $part := .values -}}
 {{ include "ebbtide.redis" .context }}
 - name: EBBTIDE_POLICY
   value: /etc/ebbtide/policy.yaml

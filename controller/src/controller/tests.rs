@@ -4,7 +4,9 @@ pub(crate) mod world;
 
 use std::sync::atomic::Ordering;
 
+use ebbtide_core::ids::NodeName;
 use ebbtide_core::time::whole_millis;
+use ebbtide_queue::command::{ProgressLimits, Renewal, Waiting};
 use ebbtide_queue::control::{DrainState, HoldRecord, TrainerPhase};
 
 use super::*;
@@ -41,6 +43,43 @@ async fn full_buffer_terminates_the_chosen_victim_after_it_drained() {
     assert!(!asked.contains(&left), "exactly the chosen ones went: {asked:?}, left {left}");
     world.until("their records are gone", async || world.node_records().await == 1).await;
     assert!(world.drains().await.is_empty(), "their drains are forgotten");
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_victim_is_terminated_only_after_its_leases_were_reaped() {
+    let world = World::start(policy("act")).await;
+    world.enqueue_groups(0..40).await;
+    world.until("four nodes work", async || world.ready_nodes().await == 4).await;
+    world.agents.may_drain.store(false, Ordering::Relaxed);
+    world.fill_buffer(4).await;
+    world.until("three drains are asked for", async || world.drains().await.len() == 3).await;
+    // Its agent is gone. A worker of the same node, with leases of its own, is not.
+    let victim: NodeName = world.drains().await[0].0.parse().expect("valid");
+    let holder = format!("{victim}/boot/worker-1").parse().expect("valid");
+    let ttl = Duration::from_secs(15);
+    let leased = world.queue.lease(&holder, 1, ttl, Default::default()).await.expect("memory");
+    let grant = &leased.grants[0];
+    world.agents.kill(&victim);
+    let is_there = || world.provider.nodes().iter().any(|node| node.node == victim);
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let renewal = Renewal {
+            unit: grant.unit.clone(),
+            fencing_token: grant.fencing_token,
+            waiting: Waiting::Environment,
+            ttl,
+        };
+        let limits = ProgressLimits::default();
+        let lost = world.queue.renew(&holder, vec![renewal], limits).await.expect("memory");
+        assert!(lost.is_empty() && is_there(), "its leases are alive");
+    }
+    let renewed_at = tokio::time::Instant::now();
+    world.until("it is terminated", async || !is_there()).await;
+    assert!(renewed_at.elapsed() >= ttl, "its lease had to expire: {:?}", renewed_at.elapsed());
+    let units = world.queue.scan().await.expect("memory");
+    let unit = units.iter().find(|unit| unit.unit == grant.unit).expect("it is still there");
+    assert_eq!((unit.infra_attempts, unit.attempts), (1, 0), "it was reaped: {unit:?}");
+    assert_eq!(world.provider.nodes().len(), 3, "the others are drained and not done");
 }
 
 #[tokio::test(start_paused = true)]

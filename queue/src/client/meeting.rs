@@ -22,7 +22,7 @@ impl WorkQueue {
         }
     }
 
-    /// What the control keys say to one replica: cheap in a run of any size.
+    /// What the control keys say to one replica, but for its nodes: cheap in a run of any size.
     ///
     /// # Errors
     /// No answer.
@@ -39,6 +39,16 @@ impl WorkQueue {
     /// No answer.
     pub async fn put_node(&self, record: NodeRecord) -> Result<(), QueueError> {
         self.tell(ControlCommand::PutNode(Box::new(record))).await
+    }
+
+    /// Writes a node's record, and wakes all agents: it has news for another node of the replica.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn announce_node(&self, record: NodeRecord) -> Result<(), QueueError> {
+        self.put_node(record).await?;
+        self.port.wake(Hint::Control).await;
+        Ok(())
     }
 
     /// Removes a node that was terminated for good.

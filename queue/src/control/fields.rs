@@ -131,6 +131,7 @@ mod tests {
             role: NodeRole::Rollout,
             pods_left: None,
             idle_since: None,
+            drained_for: None,
             zone: None,
             market: Some(ebbtide_core::policy::Market::OnDemand),
             state: NodeState::NotReady,

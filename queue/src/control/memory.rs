@@ -8,7 +8,7 @@ use ebbtide_core::time::UnixMillis;
 use super::{
     CheckpointRecord, ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress,
     DrainRecord, DrainRequest, EngineRecord, HoldRecord, LifecycleRecord, NodeRecord, REPORTS_KEPT,
-    TrainerRecord, VersionRecord,
+    ReplicaView, TrainerRecord, VersionRecord,
 };
 
 /// The control keys of one run.
@@ -82,7 +82,7 @@ impl MemoryControl {
             ControlCommand::Read => return ControlReply::View(Box::new(self.view(now))),
             ControlCommand::ReadReplica(replica) => {
                 let view = self.view(now).into_replica(replica.clone());
-                return ControlReply::Replica(Box::new(view));
+                return ControlReply::Replica(Box::new(ReplicaView { members: None, ..view }));
             }
         }
         ControlReply::Done

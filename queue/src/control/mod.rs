@@ -69,7 +69,7 @@ pub enum ControlCommand {
     },
     /// Reads everything.
     Read,
-    /// Reads what concerns one replica.
+    /// Reads what concerns one replica, but for its nodes.
     ReadReplica(ReplicaId),
 }
 
@@ -131,6 +131,8 @@ pub struct ReplicaView {
     pub version: VersionRecord,
     /// When somebody last reaped.
     pub reaper_beat: Option<UnixMillis>,
+    /// Its nodes; none when they were not read, which costs more.
+    pub members: Option<Vec<NodeRecord>>,
 }
 
 impl ControlView {
@@ -139,6 +141,7 @@ impl ControlView {
         ReplicaView {
             now: self.now,
             drain: self.drains.into_iter().find(|drain| drain.replica == replica),
+            members: Some(self.nodes.into_iter().filter(|n| n.replica == replica).collect()),
             replica,
             checkpoint: self.checkpoint,
             version: self.version,

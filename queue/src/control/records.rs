@@ -75,6 +75,10 @@ pub struct NodeRecord {
     /// capacity that can be used again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<UnixMillis>,
+    /// The drain request that the node is drained for: its gate is closed, and nothing that was
+    /// leased through its agent is held any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drained_for: Option<String>,
     /// When the record was written, on the server's clock; set by the store.
     pub heartbeat: UnixMillis,
 }
@@ -100,6 +104,7 @@ impl NodeRecord {
             notice_deadline: None,
             pods_left: None,
             idle_since: None,
+            drained_for: None,
             heartbeat: UnixMillis::default(),
         }
     }

@@ -12,7 +12,7 @@ use super::{CALL_TRIES, RedisPort, keys};
 use crate::client::QueueError;
 use crate::control::{
     CheckpointRecord, ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress,
-    DrainRecord, DrainRequest, Fields, HoldRecord, NodeRecord, from_fields, to_fields,
+    DrainRecord, DrainRequest, Fields, HoldRecord, NodeRecord, ReplicaView, from_fields, to_fields,
 };
 
 /// Kinds of records that come in any number; each has an index `{r:c}:<kind>s`.
@@ -244,7 +244,8 @@ async fn read_replica(port: &RedisPort, replica: ReplicaId) -> Result<ControlRep
     let singles = SINGLES.iter().map(|kind| (*kind, key(port, kind, "")));
     let drain = ("drain", key(port, "drain", replica.as_str()));
     let wanted: Vec<(&str, String)> = singles.chain([drain]).collect();
-    Ok(ControlReply::Replica(Box::new(read(port, &wanted).await?.into_replica(replica))))
+    let view = read(port, &wanted).await?.into_replica(replica);
+    Ok(ControlReply::Replica(Box::new(ReplicaView { members: None, ..view })))
 }
 
 /// The records of these keys, each with its kind, all of one moment.

@@ -85,6 +85,10 @@ async fn records_are_read_as_they_were_written(world: World) {
 
 async fn replica_reads_what_concerns_it(world: World) {
     let (one, other): (ReplicaId, ReplicaId) = ("r1".parse().unwrap(), "r2".parse().unwrap());
+    for (name, replica) in [("n1", &one), ("n2", &other)] {
+        let record = NodeRecord { replica: replica.clone(), ..node(name) };
+        world.queue.put_node(record).await.unwrap();
+    }
     let asked = world.queue.request_drain(request("a", DrainReason::ScaleIn, 600)).await.unwrap();
     let version = VersionRecord { version: PolicyVersion(3), ..VersionRecord::default() };
     world.queue.set_version(version).await.unwrap();
@@ -92,13 +96,17 @@ async fn replica_reads_what_concerns_it(world: World) {
     world.queue.request_checkpoint().await.unwrap();
     let whole = world.queue.view().await.unwrap();
     let mine = world.queue.replica_view(&one).await.unwrap();
+    assert_eq!(mine.members, None, "they are not read");
     assert_eq!(mine.drain, Some(asked));
     assert!(mine.now >= whole.now && mine.checkpoint.is_pending() && mine.reaper_beat.is_some());
     assert_eq!((mine.version.version, &mine.replica), (PolicyVersion(3), &one));
     let not_mine = world.queue.replica_view(&other).await.unwrap();
     assert_eq!(not_mine.drain, None);
     let standing = whole.into_replica(one);
-    assert_eq!(ReplicaView { now: standing.now, ..mine }, standing, "as in the whole");
+    let members = standing.members.iter().flatten().map(|node| node.node.as_str());
+    assert_eq!(members.collect::<Vec<_>>(), ["n1"]);
+    let mine = ReplicaView { now: standing.now, members: standing.members.clone(), ..mine };
+    assert_eq!(mine, standing, "as in the whole");
 }
 
 async fn drain_deadline_only_becomes_earlier(world: World) {

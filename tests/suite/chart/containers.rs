@@ -2,16 +2,23 @@
 //! the chart gives them, and with the token of their service account. So the command line is the
 //! program's own, and the rights are enough.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::Router;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::routing::post;
 use ebbtide_harness::{Aemm, ControlPlane, Moto, Program, Redis, require, until};
+use ebbtide_queue::control::NodeRole;
 use serde_json::{Value, json};
 
 use crate::aws::Queue;
 use crate::events::{is_marked, report_once, spot};
 use crate::programs::queue;
 
-use super::release::{AGENT, CONTROLLER, LEASE, Release, shipped_policy};
+use super::kubelet::{end, start};
+use super::release::{AGENT, CONTROLLER, LEASE, Release, TRAINER_AGENT};
 
 const EVENT_LIMIT: Duration = Duration::from_secs(60);
 
@@ -70,6 +77,78 @@ async fn agent_of_the_chart_marks_and_empties_its_node_with_the_rights_of_its_ac
         let events =
             release.admin().get(&["events", "--namespace=default", &selector]).await.ok()?;
         (!events["items"].as_array()?.is_empty()).then_some(())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", agent.log()));
+    end(&mut agent).await;
+    release.close().await;
+}
+
+#[tokio::test]
+async fn agent_of_the_chart_calls_the_webhook_with_what_lies_in_the_secret() {
+    let redis = require!(Redis::start().await);
+    let metadata = require!(Aemm::start(&["spot", "--action", "terminate", "--imdsv2"]).await);
+    let cluster = require!(ControlPlane::shared().await);
+    let mut release = require!(Release::new(cluster, "chart-webhook").await);
+    let node = release.add_nodes(1).await.remove(0);
+    let chat = Chat::start().await;
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": { "namespace": release.name(), "name": "chat" },
+        "stringData": { "url": chat.url, "headers": "X-Token: hunter2\nX-Team: rl\n" },
+    });
+    release.admin().create(&secret).await.unwrap();
+    let endpoint =
+        json!({ "name": "AWS_EC2_METADATA_SERVICE_ENDPOINT", "value": metadata.base_url() });
+    let template = "{\"lost\": \"{{ node }}\",\n \"why\": \"{{ reason }}\"}\n";
+    let webhook =
+        json!({ "existingSecret": "chat", "headersKey": "headers", "template": template });
+    let agent = json!({ "engines": [], "env": [endpoint], "webhook": webhook });
+    install(&release, &redis, json!({ AGENT: agent })).await;
+
+    let template = release.get("daemonset", AGENT).await;
+    let text = template.to_string();
+    assert!(!text.contains("hunter2") && !text.contains(&chat.url), "secrets stay there: {text}");
+    let mut agent = start(&release, AGENT, &template, &[("NODE_NAME", &node)]).await;
+
+    let (headers, body) = until("the call", EVENT_LIMIT, || async { chat.first() })
+        .await
+        .unwrap_or_else(|error| panic!("{error}\n{}", agent.log()));
+    assert_eq!(
+        (&headers["x-token"], &headers["x-team"]),
+        (&"hunter2".parse().unwrap(), &"rl".parse().unwrap())
+    );
+    assert_eq!(body, format!("{{\"lost\": \"{node}\",\n \"why\": \"spot_terminate\"}}"));
+    assert!(!agent.log().contains("hunter2"), "{}", agent.log());
+    end(&mut agent).await;
+    release.close().await;
+}
+
+#[tokio::test]
+async fn trainer_agent_of_the_chart_asks_for_a_checkpoint_with_the_rights_of_its_account() {
+    let redis = require!(Redis::start().await);
+    let metadata = require!(Aemm::start(&["spot", "--action", "terminate", "--imdsv2"]).await);
+    let cluster = require!(ControlPlane::shared().await);
+    let mut release = require!(Release::new(cluster, "chart-trainer").await);
+    let node = release.add_nodes(1).await.remove(0);
+    let endpoint =
+        json!({ "name": "AWS_EC2_METADATA_SERVICE_ENDPOINT", "value": metadata.base_url() });
+    let trainer = json!({ "nodeSelector": { "part": "trainer" } });
+    install(&release, &redis, json!({ AGENT: { "env": [endpoint], "trainer": trainer } })).await;
+
+    let template = release.get("daemonset", TRAINER_AGENT).await;
+    let mut agent = start(&release, AGENT, &template, &[("NODE_NAME", &node)]).await;
+    let queue = queue(&redis, "grpo-async", 4).await;
+    until("a checkpoint to be asked for", EVENT_LIMIT, || async {
+        let view = queue.view().await.ok()?;
+        let record = view.nodes.first()?;
+        (view.checkpoint.is_pending() && record.role == NodeRole::Trainer).then_some(())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", agent.log()));
+    until("the marks on the node", EVENT_LIMIT, || async {
+        is_marked(&release.admin().get(&["node", &node]).await.ok()?).then_some(())
     })
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", agent.log()));
@@ -164,42 +243,30 @@ async fn install(release: &Release, redis: &Redis, values: Value) {
     release.install(&["--values", &values, "--set", &redis]).await;
 }
 
-/// Starts what the first container of a pod template says. `fields` are the values that a kubelet
-/// would take from the pod.
-async fn start(
-    release: &Release,
-    part: &'static str,
-    template: &Value,
-    fields: &[(&str, &str)],
-) -> Program {
-    let policy = shipped_policy().display().to_string();
-    let here = [
-        ("EBBTIDE_POLICY", policy.as_str()),
-        ("EBBTIDE_LISTEN", "127.0.0.1:0"),
-        ("NODE_IP", "127.0.0.1"),
-    ];
-    let container = &template["spec"]["template"]["spec"]["containers"][0];
-    // Here is no folder of a node.
-    let socket = format!("{}/agent.sock", release.folder());
-    let in_folder = |word: &str| word.replace("/run/ebbtide/agent.sock", &socket);
-    let command = container["command"].as_array().unwrap().iter();
-    let command: Vec<String> = command.map(|word| in_folder(word.as_str().unwrap())).collect();
-    assert_eq!(command[0], "ebbtide");
-    let arguments = command.iter().skip(1).map(String::as_str);
-    let mut options = Program::options(part, env!("CARGO_BIN_EXE_ebbtide")).arguments(arguments);
-    for variable in container["env"].as_array().unwrap() {
-        let name = variable["name"].as_str().unwrap();
-        let given = here.iter().chain(fields).find(|(known, _)| *known == name);
-        let value = given.map(|(_, value)| *value).or_else(|| variable["value"].as_str());
-        options = options.variable(name, value.unwrap_or_else(|| panic!("{name} has no value")));
-    }
-    let account = release.account(part).await.display().to_string();
-    options.variable("KUBECONFIG", &account).start().unwrap()
+/// What a chat system was told: headers and body of every call.
+type Told = Arc<Mutex<Vec<(HeaderMap, String)>>>;
+
+/// A chat system with an incoming webhook.
+struct Chat {
+    url: String,
+    told: Told,
 }
 
-/// Ends it as a kubelet does. Nothing was forbidden to it.
-async fn end(program: &mut Program) {
-    let status = program.terminate(Duration::from_secs(12)).await.unwrap();
-    assert!(status.success(), "{status}: {}", program.log());
-    assert!(!program.log().to_lowercase().contains("forbidden"), "{}", program.log());
+impl Chat {
+    async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/hook", listener.local_addr().unwrap());
+        let told = Told::default();
+        let router = Router::new().route("/hook", post(take_call)).with_state(told.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { url, told }
+    }
+
+    fn first(&self) -> Option<(HeaderMap, String)> {
+        self.told.lock().unwrap().first().cloned()
+    }
+}
+
+async fn take_call(State(told): State<Told>, headers: HeaderMap, body: String) {
+    told.lock().unwrap().push((headers, body));
 }

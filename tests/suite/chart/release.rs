@@ -10,13 +10,14 @@ use ebbtide_harness::{ControlPlane, Error, Helm, Kubectl, NodeSpec, SharedContro
 use serde_json::{Value, json};
 
 pub(super) const AGENT: &str = "agent";
+pub(super) const TRAINER_AGENT: &str = "trainer-agent";
 pub(super) const CONTROLLER: &str = "controller";
 
 /// The leader lease of the shipped policy's run.
 pub(super) const LEASE: &str = "ebbtide-grpo-async";
 
 /// The label of the nodes of one test.
-const NODES_OF: &str = "chart-test";
+pub(super) const NODES_OF: &str = "chart-test";
 
 pub(super) fn chart() -> String {
     root().join("charts/ebbtide").display().to_string()

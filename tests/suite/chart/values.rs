@@ -19,6 +19,13 @@ async fn wrong_values_are_refused_with_their_key() {
         ("agent.port=80", "/agent/port", "1,024"),
         ("agent.socket.enabled=yes", "/agent/socket/enabled", "want boolean"),
         ("agent.socket.path=/tmp/s", "/agent/socket", "path"),
+        ("agent.socket.folder=/etc", "/agent/socket/folder", "pattern"),
+        ("agent.socket.folder=/run/../etc", "/agent/socket/folder", "pattern"),
+        ("agent.webhook.url=chat", "/agent/webhook/url", "pattern"),
+        ("agent.webhook.headersKey=a b", "/agent/webhook/headersKey", "headersKey"),
+        ("agent.webhook.header=x", "/agent/webhook", "header"),
+        ("agent.trainer.role=trainer", "/agent/trainer", "role"),
+        ("agent.env[0].name=EBBTIDE_REPLICA", "/agent/env/0/name", "not"),
         ("controller.port=70000", "/controller/port", "65,535"),
         ("controller.replicas=0", "/controller/replicas", "want 1"),
         ("controller.eventsQueue=sqs:events", "/controller/eventsQueue", "pattern"),
@@ -62,6 +69,13 @@ async fn what_a_schema_cannot_say_is_refused_with_what_to_do() {
         (["--set", "redis.url="], "redis.existingSecret"),
         (["--set", "redis.existingSecret=queue"], "redis.url and redis.existingSecret"),
         (["--set", "redis.url=redis://user:hunter2@host"], "redis.existingSecret"),
+        (["--set", "agent.webhook.headersKey=headers"], "agent.webhook.existingSecret"),
+        (["--set", "agent.webhook.template=text"], "nobody is called"),
+        (["--set", "agent.webhook.url=http://u:hunter2@host"], "agent.webhook.existingSecret"),
+        (
+            ["--set", "agent.webhook.url=http://host,agent.webhook.existingSecret=chat"],
+            "agent.webhook.headersKey",
+        ),
     ] {
         let refused = refusal(&helm, &values, &settings).await;
         assert!(refused.contains(expected), "{settings:?}: {refused}");
