@@ -98,7 +98,7 @@ async fn tokens_of_engines_and_workers_are_in_the_queue_before_their_pods_get_a_
     let pods = [("engine", Tier::Engine), ("worker", Tier::Worker), ("web", Tier::Ordinary)];
     pods.into_iter().for_each(|(name, tier)| world.pods.bind(&node("n1"), pod(name, tier)));
     let plan = world.node("n1").with(|config| config.socket = Some(folder.socket()));
-    let plan = plan.with(|config| config.concurrency_per_engine = 4);
+    let plan = plan.with(|config| config.concurrency_per_engine = 4).with_patience();
     let place = plan.place();
     let mut outside = plan.outside(&place);
     let seen = Arc::new(Mutex::new(Vec::new()));

@@ -33,7 +33,8 @@ async fn streams_go_on_while_the_queue_is_away() {
 async fn notice_while_the_queue_is_away_hands_back_when_it_is_there_again() {
     let world = World::new();
     world.enqueue([group("a", 8, 4_000)]).await;
-    let node = world.node("n1").with(|config| config.lease.ttl = Duration::from_secs(60)).start();
+    let node = world.node("n1").with(|config| config.lease.ttl = Duration::from_secs(60));
+    let node = node.with_patience().start();
     node.wait_until_busy(8).await;
     world.set_queue_down(true);
     node.announce(30);

@@ -37,7 +37,7 @@ async fn engine_may_go_only_once_its_half_made_tokens_are_stored() {
     let engine = SeenPod { tier: Tier::Engine, ..SeenPod::ordinary("rl", "engine", "engine") };
     world.pods.bind(&"n1".parse().unwrap(), engine);
     let plan = world.node("n1").with(|config| config.listen = Some(address));
-    let node = plan.start();
+    let node = plan.with_patience().start();
     node.wait_until_busy(8).await;
     assert_eq!(status_of(address, "/drained").await, Some(503));
     assert!(body_of(address, "/drained").await.contains("8"), "how many it still waits for");

@@ -261,6 +261,11 @@ impl<'a> NodePlan<'a> {
         self
     }
 
+    /// Waits for the last token of an aborted stream, however busy the machine is.
+    pub fn with_patience(self) -> Self {
+        self.with(|config| config.pace.abort_wait = Duration::from_secs(5))
+    }
+
     /// Without an engine, for custom workers at this socket.
     pub fn for_workers(self, socket: &Path) -> Self {
         self.without_engine().with(|config| config.socket = Some(socket.to_owned()))
