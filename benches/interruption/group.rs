@@ -79,5 +79,5 @@ async fn written_at(queue: &WorkQueue, replica: &ReplicaId) -> anyhow::Result<Du
     let drain = view.drains.iter().find(|drain| drain.replica == *replica);
     let drain = drain.context("the group has no drain")?;
     ensure!(drain.state.closes_gate(), "the drain of the group is over: {:?}", drain.state);
-    Ok(Duration::from_millis(drain.requested_at.0.try_into()?))
+    Ok(Duration::from_millis(drain.requested_at.0))
 }
