@@ -292,7 +292,7 @@ g17.0000  streaming, 300 tokens
   2026-11-29
   18:00:00.000  enqueued
   18:00:01.000  tokens 0-239 by node-1, version 3, in 3.0 s (lease 17, vllm/0.32.0, fabric passed)
-  18:00:04.250  handed back by node-1 (notice: spot terminate, deadline 2026-11-29 18:02:00.000), 240 tokens kept
+  18:00:04.250  handed back by node-1 (notice: spot terminate, 115 s left), 240 tokens kept
   2026-11-28
   22:00:00.000  tokens 240-299 by node-2, version 4, in 1.5 s (lease 18, vllm/0.32.0, fabric passed)
   now           being generated for 3.0 s, lease 18 ends in 12 s

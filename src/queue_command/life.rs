@@ -143,7 +143,7 @@ fn event_words(event: &UnitEvent) -> String {
         if event.detail.is_empty() { String::new() } else { format!(": {}", event.detail) };
     match event.what.as_str() {
         "handed_back" => {
-            format!("handed back by {by} ({}), {tokens} kept", why_words(&event.detail))
+            format!("handed back by {by} ({}), {tokens} kept", why_words(event))
         }
         "fault" => format!("fault while {by} had it{detail}; {tokens} kept"),
         "lease_expired" => format!("the lease of {by} ran out; {tokens} kept"),
@@ -157,13 +157,14 @@ fn event_words(event: &UnitEvent) -> String {
     }
 }
 
-/// Why a unit was handed back, such as `notice: spot terminate, deadline 2026-11-29 18:46:25.123`.
-fn why_words(detail: &str) -> String {
+/// Why a unit was handed back, such as `notice: spot terminate, 115 s left`.
+fn why_words(event: &UnitEvent) -> String {
     let words = |word: &str| word.replace('_', " ");
-    match DrainBehind::of_detail(detail) {
+    match DrainBehind::of_detail(&event.detail) {
         (cause, None) => words(cause),
         (cause, Some(DrainBehind { reason, deadline })) => {
-            format!("{}: {}, deadline {}", words(cause), words(reason), clock(deadline))
+            let left = span(deadline.remaining(event.at));
+            format!("{}: {}, {left} left", words(cause), words(reason))
         }
     }
 }

@@ -238,7 +238,7 @@ async fn trace_tells_a_life_in_its_order() {
     let order = [
         "enqueued",
         "tokens 0-5 by a",
-        "handed back by a (notice: spot terminate, deadline 2026-11-29 18:02:00.000), 6 tokens kept",
+        "handed back by a (notice: spot terminate, 0.0 s left), 6 tokens kept",
         "tokens 6-6 by b",
         "fault while b had it: engine died; 7 tokens kept",
         "tokens 7-11 by c",
