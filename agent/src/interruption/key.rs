@@ -104,7 +104,7 @@ impl DrainKey {
             "node belongs to another replica"
         );
         self.replica = membership.replica;
-        (self.is_known, self.seen) = (false, None);
+        (self.is_known, self.read, self.seen) = (false, None, None);
         (self.own_request, self.taken_back) = (None, None);
     }
 

@@ -128,6 +128,15 @@ fn deadline_is_fixed_at_first_sight() {
 }
 
 #[test]
+fn nodes_of_the_replica_before_say_nothing_about_the_next() {
+    let now = Instant::now();
+    let mut key = key();
+    key.take_view(&view(vec![], now));
+    key.join(Membership { replica: "ep-0".parse().expect("valid"), leads: true });
+    assert_eq!(key.others_hold(), OthersHold::UNREAD);
+}
+
+#[test]
 fn answer_about_the_replica_before_says_nothing_about_the_next() {
     let now = Instant::now();
     let mut key = key();
