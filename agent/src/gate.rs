@@ -153,7 +153,7 @@ mod tests {
         assert!(!gate.has_claims());
     }
 
-    /// not even one in the first millisecond, whoever asks at that very moment.
+    /// Not even one in the first millisecond, whoever asks at that very moment.
     #[test]
     fn no_claim_of_a_storm_begins_once_the_gate_is_closed_and_none_is_under_way() {
         for _ in 0..50 {

@@ -129,7 +129,7 @@ impl Ledger {
     }
 
     /// Why the unit of a stream leaves, if it does.
-    pub(crate) fn leaving_cause(&self, request: &RequestId) -> Option<HandBack> {
+    pub(crate) fn leaving_why(&self, request: &RequestId) -> Option<HandBack> {
         let stream = self.streams.get(request)?;
         let unit = self.units.get(&stream.unit).filter(|unit| unit.request == *request);
         match unit.map(|unit| &unit.phase) {

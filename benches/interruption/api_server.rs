@@ -9,10 +9,9 @@ use ebbtide_agent::kubernetes::KubePods;
 use ebbtide_agent::marks::KubeMarks;
 use ebbtide_harness::{ControlPlane, NodeSpec, Redis};
 use futures::future::try_join_all;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use super::arguments::Sizes;
-use super::faulty::{Fault, Faulty};
+use super::faulty::{Fault, Faulty, client};
 use super::hand_back;
 use super::report::{Figures, percentile_ms};
 
@@ -33,7 +32,7 @@ pub async fn measure(sizes: &Sizes, figures: &mut Figures) -> anyhow::Result<()>
     let nodes = STATES.map(|(name, ..)| NodeSpec::gpu(&format!("node-{name}")));
     cluster.add_nodes(&nodes).await?;
     let states = STATES.map(async |(name, fault, _)| {
-        let way = Faulty::start(client(&cluster).await?).await;
+        let way = Faulty::start(client(&cluster).await).await;
         way.set(fault);
         let client = way.client();
         hand_back::notices(&redis, name, sizes.api_server_notices, |config, outside| {
@@ -48,13 +47,4 @@ pub async fn measure(sizes: &Sizes, figures: &mut Figures) -> anyhow::Result<()>
         figures.set(key, percentile_ms(&done, 99));
     }
     Ok(())
-}
-
-/// A client as the agent has it: it repeats nothing by itself.
-pub async fn client(cluster: &ControlPlane) -> anyhow::Result<kube::Client> {
-    let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig())?;
-    let options = KubeConfigOptions::default();
-    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
-    config.default_retry = false;
-    Ok(kube::Client::try_from(config)?)
 }

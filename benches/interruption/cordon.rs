@@ -14,8 +14,8 @@ use kube::Api;
 use kube::api::{WatchEvent, WatchParams};
 use rand::RngExt;
 
-use super::api_server::client;
 use super::arguments::Sizes;
+use super::faulty::client;
 use super::node::Node;
 use super::report::{Figures, percentile_ms};
 use super::seed;
@@ -31,7 +31,7 @@ pub async fn measure(sizes: &Sizes, figures: &mut Figures) -> anyhow::Result<()>
     let redis = Redis::start().await?;
     let cluster = ControlPlane::start().await?;
     cluster.add_nodes(&[NodeSpec::gpu(NODE)]).await?;
-    let client = client(&cluster).await?;
+    let client = client(&cluster).await;
     let api: Api<KubeNode> = Api::all(client.clone());
     let version = api.get(NODE).await?.metadata.resource_version.context("a version")?;
     let only = WatchParams::default().fields(&format!("metadata.name={NODE}"));

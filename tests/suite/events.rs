@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ebbtide_core::policy::Market;
 use ebbtide_harness::{ControlPlane, Moto, NodeSpec, Program, Redis, require, until};
 use ebbtide_queue::client::WorkQueue;
-use ebbtide_queue::control::{DrainReason, NodeRecord, NodeState};
+use ebbtide_queue::control::{ControlView, DrainReason, NodeRecord, NodeState};
 use serde_json::{Value, json};
 
 use crate::aws::{Group, Queue, queue_url};
@@ -181,8 +181,7 @@ async fn node_of_an_instance_is_found_by_its_provider_id_drained_and_cordoned() 
     events.send(&spot(instance)).await;
     events.send(&spot("i-00000000000000000")).await;
 
-    let view = view_becomes(&work, "the drain", |view| !view.drains.is_empty()).await;
-    let view = view.unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    let view = drain_is_asked_for(&work, &controller).await;
     assert_eq!(view.drains[0].replica.as_str(), name);
     assert_eq!(view.drains[0].reason, DrainReason::Notice);
     until("the marks", EVENT_LIMIT, || async {
@@ -192,11 +191,7 @@ async fn node_of_an_instance_is_found_by_its_provider_id_drained_and_cordoned() 
     .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
     let marked = node_of(&cluster, &name).await;
     assert_eq!(marked["metadata"]["annotations"]["ebbtide.dev/cordoned"], "true");
-    until("no message to be left", EVENT_LIMIT, || async {
-        (events.left().await == 0).then_some(())
-    })
-    .await
-    .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    no_message_is_left(&events, &controller).await;
     assert!(!is_marked(&node_of(&cluster, &other).await), "only the node of the instance");
     cluster.remove_nodes(&[&name, &other]).await.expect("removed");
 }
@@ -226,8 +221,7 @@ async fn admission_that_refuses_the_cordon_is_surfaced_and_keeps_the_message() {
     let (mut controller, health) = controller.start();
     events.send(&spot(instance)).await;
 
-    let view = view_becomes(&work, "the drain", |view| !view.drains.is_empty()).await;
-    view.unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    drain_is_asked_for(&work, &controller).await;
     controller.logged("its message is kept", EVENT_LIMIT).await.expect("an error in the log");
     let status: Value = serde_json::from_str(&text_of(&format!("{health}/status")).await).unwrap();
     let problem = status["eventProblems"][0].as_str().expect("a problem").to_owned();
@@ -243,11 +237,7 @@ async fn admission_that_refuses_the_cordon_is_surfaced_and_keeps_the_message() {
     })
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
-    until("no message to be left", EVENT_LIMIT, || async {
-        (events.left().await == 0).then_some(())
-    })
-    .await
-    .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    no_message_is_left(&events, &controller).await;
     let binding = ["delete", "validatingadmissionpolicybinding", &name];
     cluster.kubectl().run(&binding).await.expect("deleted");
     cluster.remove_nodes(&[&name]).await.expect("removed");
@@ -277,16 +267,26 @@ async fn notice_for_a_node_that_is_gone_is_acknowledged_and_ends_nothing() {
     };
     let (mut controller, health) = controller.start();
     events.send(&spot(instance)).await;
-    let view = view_becomes(&work, "the drain", |view| !view.drains.is_empty()).await;
-    view.unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    drain_is_asked_for(&work, &controller).await;
+    no_message_is_left(&events, &controller).await;
+    let status: Value = serde_json::from_str(&text_of(&format!("{health}/status")).await).unwrap();
+    assert_eq!(status["eventProblems"], json!([]), "{status}");
+    assert!(controller.is_running());
+}
+
+/// Waits until the controller has asked for a drain.
+async fn drain_is_asked_for(work: &WorkQueue, controller: &Program) -> ControlView {
+    let view = view_becomes(work, "the drain", |view| !view.drains.is_empty()).await;
+    view.unwrap_or_else(|error| panic!("{error}\n{}", controller.log()))
+}
+
+/// Waits until every message was acknowledged.
+async fn no_message_is_left(events: &Queue<'_>, controller: &Program) {
     until("no message to be left", EVENT_LIMIT, || async {
         (events.left().await == 0).then_some(())
     })
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
-    let status: Value = serde_json::from_str(&text_of(&format!("{health}/status")).await).unwrap();
-    assert_eq!(status["eventProblems"], json!([]), "{status}");
-    assert!(controller.is_running());
 }
 
 /// Refuses every change of a node's own fields, and waits until that is so.

@@ -31,7 +31,7 @@ pub(super) async fn run_stream(shared: Arc<Shared>, slot: Arc<EngineSlot>, job: 
     };
     let circumstances = Circumstances {
         has_tokens: seen.has_tokens,
-        leaving: shared.desk.ledger().leaving_cause(&request),
+        leaving: shared.desk.ledger().leaving_why(&request),
         draining: shared.drain_why(),
     };
     let (then, note) = judge(outcome, circumstances);

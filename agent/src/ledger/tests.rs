@@ -225,7 +225,7 @@ fn unit_granted_anew_forgets_the_older_lease_with_its_tokens() {
     let counts = ledger.counts();
     assert_eq!((counts.tokens_waiting, counts.tokens_dropped, counts.units_lost), (0, 4, 1));
     assert_eq!(ledger.streams_to_end(0, now), requests);
-    assert!(ledger.leaving_cause(&requests[0]).is_some(), "its end says nothing of the engine");
+    assert!(ledger.leaving_why(&requests[0]).is_some(), "its end says nothing of the engine");
     assert_eq!(receive(&mut ledger, &requests[0], 2, now), Received::Unwanted);
     end(&mut ledger, &requests[0], stop());
     assert_eq!(receive(&mut ledger, &job.call.request, 3, now), Received::Kept);

@@ -24,14 +24,20 @@ async fn empty_buffer_raises_the_fleet() {
     assert!(snapshot.problems.is_empty(), "{snapshot:?}");
 }
 
-#[tokio::test(start_paused = true)]
-async fn full_buffer_terminates_the_chosen_victim_after_it_drained() {
+/// Four nodes work, the buffer is full, and three are to go, which do not drain yet.
+async fn world_with_three_victims() -> World {
     let world = World::start(policy("act")).await;
     world.enqueue_groups(0..40).await;
     world.until("four nodes work", async || world.ready_nodes().await == 4).await;
     world.agents.may_drain.store(false, Ordering::Relaxed);
     world.fill_buffer(4).await;
     world.until("three drains are asked for", async || world.drains().await.len() == 3).await;
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_buffer_terminates_the_chosen_victim_after_it_drained() {
+    let world = world_with_three_victims().await;
     let asked: Vec<String> = world.drains().await.into_iter().map(|(id, _)| id).collect();
 
     tokio::time::sleep(Duration::from_secs(20)).await;
@@ -47,12 +53,7 @@ async fn full_buffer_terminates_the_chosen_victim_after_it_drained() {
 
 #[tokio::test(start_paused = true)]
 async fn silent_victim_is_terminated_only_after_its_leases_were_reaped() {
-    let world = World::start(policy("act")).await;
-    world.enqueue_groups(0..40).await;
-    world.until("four nodes work", async || world.ready_nodes().await == 4).await;
-    world.agents.may_drain.store(false, Ordering::Relaxed);
-    world.fill_buffer(4).await;
-    world.until("three drains are asked for", async || world.drains().await.len() == 3).await;
+    let world = world_with_three_victims().await;
     // Its agent is gone. A worker of the same node, with leases of its own, is not.
     let victim: NodeName = world.drains().await[0].0.parse().expect("valid");
     let holder = format!("{victim}/boot/worker-1").parse().expect("valid");
@@ -84,12 +85,7 @@ async fn silent_victim_is_terminated_only_after_its_leases_were_reaped() {
 
 #[tokio::test(start_paused = true)]
 async fn drain_is_taken_back_when_demand_returns() {
-    let world = World::start(policy("act")).await;
-    world.enqueue_groups(0..40).await;
-    world.until("four nodes work", async || world.ready_nodes().await == 4).await;
-    world.agents.may_drain.store(false, Ordering::Relaxed);
-    world.fill_buffer(4).await;
-    world.until("three drains are asked for", async || world.drains().await.len() == 3).await;
+    let world = world_with_three_victims().await;
     world.empty_buffer().await;
     let cancelled =
         async || world.drains().await.iter().all(|(_, state)| *state == DrainState::Cancelled);

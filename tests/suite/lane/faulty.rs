@@ -1,4 +1,4 @@
-//! A way to the API server on which it is slow, throttles, or is away.
+//! Ways to the API server: the agent's own, and one on which it is slow, throttles, or is away.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -9,7 +9,18 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use ebbtide_harness::ControlPlane;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::task::JoinHandle;
+
+/// A client as the agent has it: it repeats nothing by itself.
+pub async fn client(cluster: &ControlPlane) -> kube::Client {
+    let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig()).unwrap();
+    let options = KubeConfigOptions::default();
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
+    config.default_retry = false;
+    kube::Client::try_from(config).unwrap()
+}
 
 /// What is wrong with the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,21 +18,12 @@ use ebbtide_harness::{ControlPlane, Kubectl, NodeSpec, Program, until};
 use ebbtide_queue::client::{MemoryPort, WorkQueue, wall_clock_now};
 use ebbtide_queue::control::{DrainReason, DrainRequest, NodeNames, NodeState};
 use ebbtide_queue::memory::ShardSettings;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+pub use super::faulty::client;
 use crate::programs::EVENT_LIMIT;
-
-/// A client as the agent has it: it repeats nothing by itself.
-pub async fn client(cluster: &ControlPlane) -> kube::Client {
-    let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig()).unwrap();
-    let options = KubeConfigOptions::default();
-    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
-    config.default_retry = false;
-    kube::Client::try_from(config).unwrap()
-}
 
 /// A namespace and nodes of a test.
 pub struct Space<'a> {
