@@ -13,6 +13,8 @@ use ebbtide_core::policy::{BlockedEviction, Market, RebalanceAction};
 use ebbtide_queue::command::ProgressLimits;
 use ebbtide_queue::control::NodeRole;
 
+use crate::kubernetes::Membership;
+
 /// Longest time after SIGTERM until the process is gone (contract, section 4).
 pub const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 
@@ -77,6 +79,11 @@ impl AgentConfig {
     pub fn with_replica(self, replica: ReplicaId) -> Self {
         let leads_replica = replica == ReplicaId::from(&self.holder.node);
         Self { replica, leads_replica, follows_labels: false, ..self }
+    }
+
+    /// The replica that the agent was told at its start.
+    pub fn membership(&self) -> Membership {
+        Membership { replica: self.replica.clone(), leads: self.leads_replica, since: None }
     }
 
     /// The node that the agent runs on.

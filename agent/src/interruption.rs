@@ -16,6 +16,7 @@ mod node;
 mod notices;
 mod others;
 mod pods;
+mod requests;
 mod telling;
 mod turn;
 mod upkeep;
@@ -245,8 +246,8 @@ impl Flow {
     /// The drain that should be under way: for a notice of this node, or as the key says.
     fn wanted(&self, now: Instant) -> Option<Want> {
         let asked = self.key.wanted();
-        let Some(own) = self.notices.emptying(now) else { return asked };
-        let own = Want::for_notice(own.kind, own.deadline);
+        let own = self.key.own_want(&self.notices, self.drain.as_ref(), now);
+        let Some(own) = own else { return asked };
         Some(match asked {
             Some(asked) => own.joined_with(asked),
             None => own,

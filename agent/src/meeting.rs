@@ -108,7 +108,7 @@ async fn exchange(
 /// Reads what concerns the replica. Its nodes as well while it drains, if it has several and this
 /// agent speaks for them: their readings cost as much as the run has nodes.
 async fn look(shared: &Shared) -> Result<ReplicaView, QueueError> {
-    let Membership { replica, leads } = shared.membership();
+    let Membership { replica, leads, .. } = shared.membership();
     let is_group = replica != ReplicaId::from(shared.config.node());
     let is_draining = shared.standing.borrow().drain.is_some();
     if leads && is_group && is_draining {

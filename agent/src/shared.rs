@@ -185,10 +185,7 @@ impl Shared {
     pub(crate) fn membership(&self) -> Membership {
         let config = &self.config;
         let labelled = self.membership.borrow().clone().filter(|_| config.follows_labels);
-        labelled.unwrap_or_else(|| Membership {
-            replica: config.replica.clone(),
-            leads: config.leads_replica,
-        })
+        labelled.unwrap_or_else(|| config.membership())
     }
 
     /// What a webhook is told now.

@@ -92,6 +92,9 @@ impl Autoscaler {
         if reads.view.is_err() {
             past.watched_since = None;
         }
+        if let Ok(status) = &reads.status {
+            self.metrics.show_wasted(&status.tokens.wasted);
+        }
         let now = (self.now)();
         let nodes_per_replica = policy.rollout.nodes_per_replica;
         let observation = observe::build(&reads, nodes_per_replica, now);

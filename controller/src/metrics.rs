@@ -4,6 +4,7 @@
 
 mod events;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ebbtide_core::observation::{Observation, ReplicaState, TrainerPhase};
@@ -31,6 +32,7 @@ pub struct Metrics {
     /// Calls of the provider's API, by operation and result.
     pub api_calls: ApiCalls,
     pub(crate) units_reaped: IntCounter,
+    tokens_wasted: IntCounterVec,
     pub(crate) events: EventMetrics,
     pub(crate) loop_duration: Histogram,
     loop_last_success: Gauge,
@@ -139,6 +141,11 @@ impl Metrics {
             api_calls: ApiCalls(calls),
             units_reaped: make
                 .counter("units_reaped_total", "Units returned because their lease ran out.")?,
+            tokens_wasted: make.counters(
+                "tokens_wasted_total",
+                "Tokens of the run that no trainer gets, as the queue counts them.",
+                &["cause"],
+            )?,
             events: EventMetrics::new(&make)?,
             loop_duration: make.add(Histogram::with_opts(loop_opts))?,
             loop_last_success: make.gauge(
@@ -169,6 +176,14 @@ impl Metrics {
     pub(crate) fn count_decision(&self, action: &Action, reasons: &[Reason]) {
         let reason = reasons.iter().find_map(Reason::demand).unwrap_or("unknown");
         self.sizing.decisions.with_label_values(&[action.kind(), reason]).inc();
+    }
+
+    /// Shows the tokens that the queue counts as wasted since the run began, by cause.
+    pub(crate) fn show_wasted(&self, tokens_by_cause: &BTreeMap<String, u64>) {
+        for (cause, tokens) in tokens_by_cause {
+            let counter = self.tokens_wasted.with_label_values(&[cause.as_str()]);
+            counter.inc_by(tokens.saturating_sub(counter.get()));
+        }
     }
 
     pub(crate) fn count_busy_termination(&self) {
@@ -273,8 +288,7 @@ impl Sizing {
                 .map_or(f64::NAN, |states| to_gauge(states.get(&state).copied().unwrap_or(0)));
             self.replicas.with_label_values(&[state.as_str()]).set(count);
         }
-        let held: std::collections::BTreeSet<_> =
-            plan.reasons.iter().filter_map(Reason::held).collect();
+        let held: BTreeSet<_> = plan.reasons.iter().filter_map(Reason::held).collect();
         for kind in held {
             self.held.with_label_values(&[kind.as_str()]).inc();
         }
@@ -301,7 +315,7 @@ impl CapacityMetrics {
     fn set(&self, policy: &FleetPolicy, plan: &ScalePlan, now: UnixMillis) {
         let benched: Vec<_> = plan.memory.benched(now).map(|(name, _)| name.clone()).collect();
         self.benched.reset();
-        let mut worst = std::collections::BTreeMap::<[&str; 3], f64>::new();
+        let mut worst = BTreeMap::<[&str; 3], f64>::new();
         for pool in policy.rollout_pools() {
             let is_benched = benched.contains(&pool.name);
             let value = worst.entry(labels(pool)).or_default();
@@ -343,9 +357,21 @@ mod tests {
     fn every_metric_has_the_prefix_and_its_own_name() {
         let metrics = Metrics::new().expect("names differ");
         metrics.api_calls.count("describe_groups", "ok");
+        metrics.show_wasted(&BTreeMap::from([("stale".to_owned(), 3)]));
         let text = metrics.render();
         assert!(text.contains("ebbtide_api_calls_total{"), "{text}");
         let names = text.lines().filter(|line| !line.starts_with('#'));
         assert!(names.into_iter().all(|line| line.starts_with("ebbtide_")), "{text}");
+    }
+
+    #[test]
+    fn wasted_tokens_are_those_of_the_queue_however_often_they_are_read() {
+        let metrics = Metrics::new().expect("names differ");
+        for tokens in [3, 3, 8, 0] {
+            metrics.show_wasted(&BTreeMap::from([("stale".to_owned(), tokens)]));
+        }
+        let text = metrics.render();
+        let line = r#"ebbtide_tokens_wasted_total{cause="stale",role="rollout"} 8"#;
+        assert!(text.contains(line), "{text}");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Nothing on this floor reads a clock: `now` arrives as an argument. A [`UnixMillis`] always
 //! belongs to one named clock (the Redis server's for everything in the queue, the node's for
-//! notices); moments of two clocks are never compared.
+//! notices); moments of two clocks are not compared, but for one place that says why.
 
 use std::fmt;
 use std::time::Duration;

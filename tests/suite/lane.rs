@@ -5,11 +5,13 @@
 //! | file | what it holds |
 //! |---|---|
 //! | here | evictions against real budgets, successors, deletions |
+//! | `groups` | EP groups that the real LeaderWorkerSet controller makes anew |
 //! | `marks` | marks beside those of others, and refusals of them |
 //! | `trouble` | an API server that is slow, throttles, or is away |
 //! | `world`, `faulty` | the fixtures |
 
 mod faulty;
+mod groups;
 mod marks;
 mod trouble;
 mod world;

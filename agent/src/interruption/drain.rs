@@ -94,6 +94,8 @@ pub struct DrainReport {
 #[derive(Debug)]
 pub(super) struct RunningDrain {
     want: Want,
+    /// The request that it was last told by, if one is known.
+    request_id: Option<String>,
     /// Its deadline on the server's clock, as soon as that is known.
     deadline_at: Option<UnixMillis>,
     begun: Instant,
@@ -119,6 +121,7 @@ impl RunningDrain {
         );
         Self {
             want,
+            request_id: key.request_id().map(str::to_owned),
             deadline_at: key.on_server_clock(want.deadline),
             begun: now,
             next_plan: now,
@@ -132,6 +135,9 @@ impl RunningDrain {
 
     /// Takes in what is wanted now: the deadline only becomes earlier.
     pub(super) fn tighten(&mut self, want: Want, key: &DrainKey, now: Instant) {
+        if key.request_id().is_some() && key.request_id() != self.request_id() {
+            self.request_id = key.request_id().map(str::to_owned);
+        }
         if want.deadline < self.want.deadline {
             self.next_plan = now;
             self.deadline_at = None;
@@ -140,6 +146,11 @@ impl RunningDrain {
         self.want = Want { deadline: want.deadline.min(self.want.deadline), goes, ..want };
         let deadline = self.want.deadline;
         self.deadline_at = self.deadline_at.or_else(|| key.on_server_clock(deadline));
+    }
+
+    /// Names the request that it was last told by.
+    pub(super) fn request_id(&self) -> Option<&str> {
+        self.request_id.as_deref()
     }
 
     pub(super) fn reason(&self) -> DrainReason {

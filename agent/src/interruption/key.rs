@@ -2,28 +2,37 @@
 //!
 //! The key is the truth between agents, controller and operators. One call at a time, repeated
 //! with bounded pauses; while the queue is away the drain goes on without it.
+//!
+//! A drain ends with the replica that it was asked for. LeaderWorkerSet makes a whole EP group anew,
+//! under the same name, once a pod of it is gone: the agent that speaks for the new one takes back
+//! what the old one was drained for, and the node that goes leaves it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebbtide_core::ids::{NodeName, ReplicaId};
-use ebbtide_core::time::{UnixMillis, whole_millis};
+use ebbtide_core::ids::NodeName;
+use ebbtide_core::notice::NoticeKind;
+use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::QueueError;
 use ebbtide_queue::control::{
-    ClosingReport, DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState, NodeNames,
-    ReplicaView,
+    DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState, NodeNames, ReplicaView,
 };
 use futures::FutureExt;
 use tokio::time::Instant;
 
-use super::drain::{DrainReport, RunningDrain, Want};
+use super::drain::{RunningDrain, Want};
 use super::notices::Notices;
 use super::others::{OthersHold, others_hold, silence_limit};
+use super::requests::OwnRequests;
 use super::turn::Turn;
 use super::{Event, Lanes, SeenView};
 use crate::config::AgentConfig;
 use crate::kubernetes::Membership;
 use crate::shared::Shared;
+use anew::is_made_anew;
+
+mod anew;
+mod report;
 
 /// Bounds of the pause after a call that was not answered.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -45,11 +54,9 @@ pub(super) enum Call {
 #[derive(Debug)]
 pub(super) struct DrainKey {
     node: NodeName,
-    replica: ReplicaId,
-    leads_replica: bool,
-    /// How requests of this node's agents begin; a restarted agent knows its predecessor's.
-    own_prefix: String,
-    own_request: Option<String>,
+    /// The replica, and the node's place in it.
+    membership: Membership,
+    own_requests: OwnRequests,
     /// The key as last seen.
     seen: Option<SeenDrain>,
     /// Whether the key was ever read.
@@ -79,10 +86,8 @@ impl DrainKey {
     pub(super) fn new(config: &AgentConfig) -> Self {
         Self {
             node: config.node().clone(),
-            replica: config.replica.clone(),
-            leads_replica: config.leads_replica,
-            own_prefix: format!("notice-{}-", config.node()),
-            own_request: None,
+            membership: config.membership(),
+            own_requests: OwnRequests::of(config.node()),
             seen: None,
             is_known: false,
             read: None,
@@ -94,23 +99,24 @@ impl DrainKey {
 
     /// Takes in which replica the node belongs to. In another one, nothing is known yet.
     pub(super) fn join(&mut self, membership: Membership) {
-        self.leads_replica = membership.leads;
-        if membership.replica == self.replica {
-            return;
+        let (replica, leads) = (&membership.replica, membership.leads);
+        if *replica != self.membership.replica {
+            tracing::info!(%replica, leads, "node belongs to another replica");
+            (self.is_known, self.read, self.seen) = (false, None, None);
+            self.own_requests.forget();
+            self.taken_back = None;
         }
-        tracing::info!(
-            replica = %membership.replica,
-            leads = membership.leads,
-            "node belongs to another replica"
-        );
-        self.replica = membership.replica;
-        (self.is_known, self.read, self.seen) = (false, None, None);
-        (self.own_request, self.taken_back) = (None, None);
+        self.membership = membership;
     }
 
     /// Whether this agent speaks for the replica.
     pub(super) fn leads_replica(&self) -> bool {
-        self.leads_replica
+        self.membership.leads
+    }
+
+    /// Whether the replica is this node alone.
+    fn is_single(&self) -> bool {
+        self.membership.replica.as_str() == self.node.as_str()
     }
 
     /// Whether the key was read at least once, so that its absence means something.
@@ -121,7 +127,7 @@ impl DrainKey {
     /// Takes in a reading of the keys. One of the replica that the node belonged to before says
     /// nothing about this one.
     pub(super) fn take_view(&mut self, seen: &SeenView) {
-        if seen.view.replica != self.replica {
+        if seen.view.replica != self.membership.replica {
             return;
         }
         self.is_known = true;
@@ -161,13 +167,36 @@ impl DrainKey {
         seen.map(|seen| seen.record.request_id.as_str())
     }
 
+    /// Whether the key says that this drain was taken back.
+    pub(super) fn is_taken_back(&self, request_id: Option<&str>) -> bool {
+        let seen = self.seen.as_ref().filter(|seen| !seen.is_active());
+        seen.is_some_and(|seen| Some(seen.record.request_id.as_str()) == request_id)
+    }
+
     /// What the other nodes of the replica still hold, for the agent that speaks for them.
     pub(super) fn others_hold(&self) -> OthersHold {
-        if !self.leads_replica || self.replica.as_str() == self.node.as_str() {
+        if !self.leads_replica() || self.is_single() {
             return OthersHold::default();
         }
         let Some((view, _)) = &self.read else { return OthersHold::UNREAD };
         others_hold(view, &self.node, self.request_id(), self.silence_limit)
+    }
+
+    /// The drain that a notice of this node asks for.
+    ///
+    /// The end of an engine pod asks nothing more of a node that is drained with its replica: the
+    /// group is made anew because another node goes, and that one's time is not to be cut.
+    pub(super) fn own_want(
+        &self,
+        notices: &Notices,
+        drain: Option<&RunningDrain>,
+        now: Instant,
+    ) -> Option<Want> {
+        let own = notices.emptying(now)?;
+        let is_drained = drain.is_some_and(RunningDrain::is_drained);
+        let is_consequence =
+            own.kind == NoticeKind::EngineDeleted && is_drained && self.request_id().is_some();
+        (!is_consequence).then(|| Want::for_notice(own.kind, own.deadline))
     }
 
     /// The drain that the key asks for.
@@ -180,14 +209,15 @@ impl DrainKey {
 
     /// Whether this node goes with a drain: it is named, or the replica goes as a whole.
     fn goes(&self, record: &DrainRecord) -> bool {
-        let is_single = self.replica.as_str() == self.node.as_str();
         let is_whole = matches!(record.reason, DrainReason::ScaleIn | DrainReason::Swap);
         let is_nobody = record.lost.is_empty();
         match record.reason {
             DrainReason::Drill => false,
             // Other handlers name nobody: the node that they have marked names itself.
             DrainReason::Foreign => record.lost.0.contains(&self.node),
-            _ => record.lost.0.contains(&self.node) || (is_nobody && (is_whole || is_single)),
+            _ => {
+                record.lost.0.contains(&self.node) || (is_nobody && (is_whole || self.is_single()))
+            }
         }
     }
 
@@ -226,8 +256,7 @@ impl DrainKey {
         now: Instant,
     ) -> Option<Call> {
         let active = self.seen.as_ref().filter(|seen| seen.is_active());
-        if let Some(own) = notices.emptying(now) {
-            let own = Want::for_notice(own.kind, own.deadline);
+        if let Some(own) = self.own_want(notices, drain, now) {
             let is_told = active.is_some_and(|seen| {
                 let is_early = seen.deadline <= own.deadline + DEADLINE_SLACK;
                 let is_notice = seen.record.reason == DrainReason::Notice;
@@ -237,9 +266,10 @@ impl DrainKey {
                 return Some(Call::Request(own));
             }
         } else if let Some(seen) = active {
-            let is_ours = seen.record.request_id.starts_with(&self.own_prefix);
+            let is_ours = self.own_requests.has_named(&seen.record.request_id);
+            let is_withdrawn = is_ours && notices.is_quiet_for(seen.record.reason, now);
             let may_cancel = seen.record.state != DrainState::Terminating;
-            if is_ours && may_cancel && notices.is_quiet_for(seen.record.reason, now) {
+            if may_cancel && (is_withdrawn || is_made_anew(&self.membership, &seen.record)) {
                 return Some(Call::Report(DrainState::Cancelled));
             }
         }
@@ -247,7 +277,7 @@ impl DrainKey {
     }
 
     fn due_report(&self, drain: Option<&RunningDrain>, now: Instant) -> Option<Call> {
-        let seen = self.seen.as_ref().filter(|seen| seen.is_active() && self.leads_replica)?;
+        let seen = self.seen.as_ref().filter(|seen| seen.is_active() && self.leads_replica())?;
         // Past the deadline no lease of the others is left either.
         let is_alone = self.others_hold().is_nothing() || now >= seen.deadline;
         let is_drained = drain?.is_drained() && is_alone;
@@ -267,12 +297,9 @@ impl DrainKey {
     }
 
     fn request(&mut self, own: Want, now: Instant) -> DrainRequest {
-        let fresh = || format!("{}{}", self.own_prefix, uuid::Uuid::new_v4());
-        let request_id = self.own_request.clone().unwrap_or_else(fresh);
-        self.own_request = Some(request_id.clone());
         DrainRequest {
-            replica: self.replica.clone(),
-            request_id,
+            replica: self.membership.replica.clone(),
+            request_id: self.own_requests.current(),
             generation: 0,
             reason: own.reason,
             remaining: own.deadline.saturating_duration_since(now),
@@ -298,48 +325,10 @@ impl DrainKey {
     fn progress(&self, state: DrainState) -> Option<DrainProgress> {
         let seen = self.seen.as_ref()?;
         Some(DrainProgress {
-            replica: self.replica.clone(),
+            replica: self.membership.replica.clone(),
             request_id: seen.record.request_id.clone(),
             generation: 0,
             state,
-        })
-    }
-
-    /// A drain's report as operators find it; the agent that leads the replica makes it.
-    pub(super) fn closing_report(
-        &self,
-        report: &DrainReport,
-        begun: Instant,
-        shared: &Shared,
-    ) -> Option<ClosingReport> {
-        let record = &self.seen.as_ref().filter(|_| self.leads_replica)?.record;
-        let (view, _) = self.read.as_ref()?;
-        let begun_at = self.on_server_clock(begun)?;
-        let millis = whole_millis;
-        let nodes = view.members.as_ref().map_or(1, |members| members.len().max(1));
-        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
-        let hours = report.duration.as_secs_f64() / 3600.0;
-        let dollars = shared.dollars_per_hour().map(|price| price * f64::from(nodes) * hours);
-        Some(ClosingReport {
-            request_id: record.request_id.clone(),
-            replica: self.replica.clone(),
-            node: self.node.clone(),
-            reason: report.reason,
-            kind: report.kind.map(|kind| kind.as_str().to_owned()),
-            outcome: report.outcome,
-            begun_at,
-            lead_ms: millis(report.lead),
-            units_held: report.units_held as u64,
-            units_finished: report.units_completed,
-            units_handed_back: report.units_handed_back,
-            units_left: report.units_left as u64,
-            tokens_preserved: report.tokens_preserved,
-            tokens_wasted: report.tokens_wasted,
-            last_hand_back_ms: report.last_hand_back.map(millis),
-            duration_ms: millis(report.duration),
-            nodes,
-            dollars,
-            at: UnixMillis::default(),
         })
     }
 
@@ -366,13 +355,13 @@ impl DrainKey {
             self.seen = None;
             return;
         };
-        if record.replica != self.replica {
+        if record.replica != self.membership.replica {
             // Asked for before the node became part of another replica.
             return;
         }
         if record.state == DrainState::Cancelled {
             self.taken_back = Some(record.request_id.clone());
-            self.own_request = None;
+            self.own_requests.forget();
         }
         let known = self.seen.as_ref().map(|seen| seen.deadline);
         let deadline = match call {

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::Flow;
 use super::drain::RunningDrain;
 use crate::eviction::{DrainAround, EvictionTerms, Holdings};
-use crate::kubernetes::{NodeSight, membership_of};
+use crate::kubernetes::{Membership, NodeSight, membership_of};
 use crate::shared::Shared;
 
 impl Flow {
@@ -19,11 +19,15 @@ impl Flow {
     }
 
     /// Follows which replica the engine's pod makes the node a part of. While a drain is under way
-    /// the node stays what it is drained as: its pods leave because of that.
+    /// the node stays part of what it is drained with: its pods leave because of that.
     pub(super) fn follow_membership(&mut self) {
-        let is_draining = self.drain.is_some();
+        let stays = self.drain.as_ref().is_some_and(|drain| !self.has_left_replica(drain));
         let is_new = self.shared.membership.send_if_modified(|known| {
-            let stays = is_draining && known.is_some();
+            let is_of = |known: &Membership| {
+                let labelled = self.labelled.as_ref();
+                labelled.is_some_and(|labelled| labelled.replica == known.replica)
+            };
+            let stays = stays && known.as_ref().is_some_and(|known| !is_of(known));
             let is_new = !stays && *known != self.labelled;
             if is_new {
                 known.clone_from(&self.labelled);
@@ -33,6 +37,13 @@ impl Flow {
         if is_new {
             self.key.join(self.shared.membership());
         }
+    }
+
+    /// Whether a drained node belongs to its replica no more: an engine pod of another one is here,
+    /// or none while the drain that it had was taken back.
+    fn has_left_replica(&self, drain: &RunningDrain) -> bool {
+        let is_elsewhere = self.labelled.is_some() || self.key.is_taken_back(drain.request_id());
+        drain.is_drained() && is_elsewhere
     }
 
     pub(super) fn judge_sight(&mut self, now: Instant) {

@@ -1,6 +1,7 @@
 //! Which EP group the node serves, by the labels that LeaderWorkerSet puts on its engine pod.
 
 use ebbtide_core::ids::ReplicaId;
+use ebbtide_core::time::UnixMillis;
 
 use super::pod::{SeenPod, StayReason, Tier};
 
@@ -11,6 +12,8 @@ pub struct Membership {
     pub replica: ReplicaId,
     /// Whether this node has the group's leader.
     pub leads: bool,
+    /// When the engine pod was created, on the API server's clock; `None` when no pod says so.
+    pub since: Option<UnixMillis>,
 }
 
 /// The group of the engine pods on a node. `None` when there is none, or when they belong to
@@ -28,14 +31,15 @@ pub(crate) fn membership_of(pods: &[SeenPod]) -> Option<Membership> {
     let first = memberships.next()?;
     memberships.try_fold(first, |known, other| {
         let leads = known.leads || other.leads;
-        (known.replica == other.replica).then_some(Membership { leads, ..known })
+        let since = known.since.min(other.since);
+        (known.replica == other.replica).then_some(Membership { leads, since, ..known })
     })
 }
 
 fn membership_of_pod(pod: &SeenPod) -> Option<Membership> {
     let group = pod.group.as_ref()?;
     let replica = format!("{}-{}", group.name, group.group_index).parse().ok()?;
-    Some(Membership { replica, leads: group.worker_index == 0 })
+    Some(Membership { replica, leads: group.worker_index == 0, since: pod.created })
 }
 
 #[cfg(test)]
@@ -56,7 +60,7 @@ mod tests {
     }
 
     fn membership(replica: &str, leads: bool) -> Option<Membership> {
-        Some(Membership { replica: replica.parse().expect("valid"), leads })
+        Some(Membership { replica: replica.parse().expect("valid"), leads, since: None })
     }
 
     #[test]
@@ -78,6 +82,14 @@ mod tests {
         let ended = SeenPod { stays: Some(StayReason::Finished), ..engine("a", "ep", 0, 0) };
         assert_eq!(membership_of(&[ended]), None);
         assert_eq!(membership_of(&[engine("a", &"x".repeat(300), 0, 0)]), None, "not a valid id");
+    }
+
+    #[test]
+    fn group_is_as_old_as_the_oldest_of_its_pods_on_the_node() {
+        let born = |uid, at| SeenPod { created: Some(UnixMillis(at)), ..engine(uid, "ep", 0, 0) };
+        let since = |pods: &[SeenPod]| membership_of(pods).and_then(|group| group.since);
+        assert_eq!(since(&[born("a", 7), born("b", 5)]), Some(UnixMillis(5)));
+        assert_eq!(since(&[born("a", 7), engine("b", "ep", 0, 1)]), None, "one does not say");
     }
 
     #[test]

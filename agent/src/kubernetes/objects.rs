@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ebbtide_core::time::UnixMillis;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::core::{ApiResource, NotUsed, Object};
 use serde::Deserialize;
 
@@ -85,6 +85,7 @@ pub(super) fn read_pod(pod: &ApiPod) -> SeenPod {
         stays: stay_reason(pod),
         priority,
         grace: seconds(grace),
+        created: metadata.creation_timestamp.as_ref().map(unix_millis),
         termination: termination_of(metadata),
         group: group_of(metadata),
     }
@@ -127,9 +128,8 @@ fn stay_reason(pod: &ApiPod) -> Option<StayReason> {
 }
 
 fn termination_of(metadata: &ObjectMeta) -> Option<Termination> {
-    let by = metadata.deletion_timestamp.as_ref()?.0.as_millisecond();
     Some(Termination {
-        by: UnixMillis(u64::try_from(by).unwrap_or(0)),
+        by: unix_millis(metadata.deletion_timestamp.as_ref()?),
         grace: seconds(metadata.deletion_grace_period_seconds.unwrap_or(0)),
     })
 }
@@ -146,6 +146,10 @@ fn group_of(metadata: &ObjectMeta) -> Option<GroupLabels> {
 
 fn has_label(metadata: &ObjectMeta, key: &str) -> bool {
     metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(key))
+}
+
+fn unix_millis(time: &Time) -> UnixMillis {
+    UnixMillis(u64::try_from(time.0.as_millisecond()).unwrap_or(0))
 }
 
 /// A count of seconds that must not be negative, and that the API server does not let be.
@@ -209,15 +213,18 @@ mod tests {
     }
 
     #[test]
-    fn grace_and_deletion_are_read() {
-        assert_eq!(pod(json!({}), json!({}), "Running").grace, Duration::from_secs(30));
+    fn grace_creation_and_deletion_are_read() {
+        let plain = pod(json!({}), json!({}), "Running");
+        assert_eq!((plain.grace, plain.created), (Duration::from_secs(30), None));
         let spec = json!({ "terminationGracePeriodSeconds": 600, "containers": [{}] });
         let going = json!({
+            "creationTimestamp": "1970-01-01T00:00:07Z",
             "deletionTimestamp": "1970-01-01T00:10:00Z", "deletionGracePeriodSeconds": 600,
         });
         let seen = pod(going, spec, "Running");
         let grace = Duration::from_secs(600);
         assert_eq!((seen.grace, seen.id.to_string()), (grace, "rl/p".to_owned()));
+        assert_eq!(seen.created, Some(UnixMillis(7000)));
         assert_eq!(seen.termination, Some(Termination { by: UnixMillis(600_000), grace }));
     }
 

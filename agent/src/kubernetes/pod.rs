@@ -98,6 +98,8 @@ pub struct SeenPod {
     pub priority: i32,
     /// The time it asks for between SIGTERM and SIGKILL.
     pub grace: Duration,
+    /// When it was created, on the API server's clock; `None` when it does not say.
+    pub created: Option<UnixMillis>,
     /// Its deletion, if one is under way.
     pub termination: Option<Termination>,
     /// The group that it belongs to, if it does.
@@ -115,6 +117,7 @@ impl SeenPod {
             stays: None,
             priority: 0,
             grace: Duration::from_secs(30),
+            created: None,
             termination: None,
             group: None,
         }

@@ -16,6 +16,7 @@ mod notices;
 mod outages;
 mod preemption;
 mod probes;
+mod regrouped;
 mod restarts;
 mod soak;
 mod trainers;

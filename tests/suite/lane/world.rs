@@ -174,6 +174,17 @@ impl Running {
         client: kube::Client,
         change: impl FnOnce(&mut AgentConfig),
     ) -> Self {
+        let port = MemoryPort::new(2, ShardSettings::default(), wall_clock_now);
+        Self::start_on(WorkQueue::new(Arc::new(port)), node, client, change).await
+    }
+
+    /// The same on a queue that others use as well.
+    pub async fn start_on(
+        queue: WorkQueue,
+        node: &str,
+        client: kube::Client,
+        change: impl FnOnce(&mut AgentConfig),
+    ) -> Self {
         let node = node.parse().unwrap();
         let mut config =
             AgentConfig::new("lane".parse().unwrap(), agent_holder(&node, "boot").unwrap());
@@ -190,8 +201,6 @@ impl Running {
         })
         .unwrap();
         let imds = ImdsEmulator::start(InstanceIdentity::spot("i-1", "us-east-2b")).unwrap();
-        let port_of_queue = MemoryPort::new(2, ShardSettings::default(), wall_clock_now);
-        let queue = WorkQueue::new(Arc::new(port_of_queue));
         let outside = Outside {
             imds: Some(ImdsClient::new(&imds.base_url()).unwrap()),
             engines: vec![Arc::new(VllmEngine::new(&engine.base_url()).unwrap())],

@@ -19,6 +19,13 @@ fn key() -> DrainKey {
     DrainKey::new(&AgentConfig::new(run, holder))
 }
 
+/// As an agent of the node names its requests.
+const OWN: &str = "notice-n1-67e5504410b1426f9247bb680e5fe0c8";
+
+fn ep_0(leads: bool) -> Membership {
+    Membership { replica: "ep-0".parse().expect("valid"), leads, since: None }
+}
+
 fn record(request_id: &str, reason: DrainReason, state: DrainState) -> DrainRecord {
     DrainRecord {
         replica: "n1".parse().expect("valid"),
@@ -73,7 +80,7 @@ fn notice_is_told_until_the_key_says_so() {
 fn only_own_requests_are_taken_back_and_only_when_all_is_quiet() {
     let now = Instant::now();
     let mut key = key();
-    let own = record("notice-n1-7", DrainReason::Notice, DrainState::Drained);
+    let own = record(OWN, DrainReason::Notice, DrainState::Drained);
     key.take_view(&view(vec![own.clone()], now));
     let unknown = Notices::new(DrainTerms::default());
     assert_eq!(key.due_call(&unknown, None, now), None, "nothing was looked at yet");
@@ -92,7 +99,7 @@ fn only_own_requests_are_taken_back_and_only_when_all_is_quiet() {
 fn old_view_does_not_bring_a_cancelled_drain_to_life() {
     let now = Instant::now();
     let mut key = key();
-    let own = record("notice-n1-7", DrainReason::Notice, DrainState::Draining);
+    let own = record(OWN, DrainReason::Notice, DrainState::Draining);
     key.take_view(&view(vec![own.clone()], now));
     let cancelled = DrainRecord { state: DrainState::Cancelled, ..own.clone() };
     let call = Call::Report(DrainState::Cancelled);
@@ -132,7 +139,7 @@ fn nodes_of_the_replica_before_say_nothing_about_the_next() {
     let now = Instant::now();
     let mut key = key();
     key.take_view(&view(vec![], now));
-    key.join(Membership { replica: "ep-0".parse().expect("valid"), leads: true });
+    key.join(ep_0(true));
     assert_eq!(key.others_hold(), OthersHold::UNREAD);
 }
 
@@ -140,9 +147,9 @@ fn nodes_of_the_replica_before_say_nothing_about_the_next() {
 fn answer_about_the_replica_before_says_nothing_about_the_next() {
     let now = Instant::now();
     let mut key = key();
-    let own = record("notice-n1-7", DrainReason::Notice, DrainState::Draining);
+    let own = record(OWN, DrainReason::Notice, DrainState::Draining);
     key.take_view(&view(vec![own.clone()], now));
-    key.join(Membership { replica: "ep-0".parse().expect("valid"), leads: false });
+    key.join(ep_0(false));
     key.take_answer(Call::Report(DrainState::Draining), Ok(Some(own)), now);
     assert_eq!(key.wanted(), None);
     key.take_view(&view(vec![], now));
