@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ebbtide_agent::emulator::SpotAction;
+use ebbtide_agent::emulator::imds::SpotAction;
 use ebbtide_harness::{ControlPlane, LwsController, NodeSpec, require, until};
 use ebbtide_queue::client::{MemoryPort, WorkQueue, wall_clock_now};
 use ebbtide_queue::control::{DrainReason, DrainState, NodeRecord, NodeState};
