@@ -81,7 +81,8 @@ fn readings() -> Vec<Command> {
         Command::Peek { stage: Stage::Generate, limit: 5 },
         Command::Peek { stage: Stage::Reward, limit: 5 },
     ];
-    others.into_iter().chain(traces).chain(audits).collect()
+    let held = ["a", "b"].map(|node| Command::Held { node: holder(node).node }).into_iter();
+    others.into_iter().chain(held).chain(traces).chain(audits).collect()
 }
 
 async fn both_agree(memory: &MemoryPort, redis: &RedisPort, steps: &[Step]) {

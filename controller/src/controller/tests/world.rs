@@ -1,6 +1,7 @@
 //! A small world around a controller: agents that drain when asked, a trainer that reports.
 
 mod agents;
+mod direct;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +23,7 @@ use ebbtide_queue::reply::Reply;
 use tokio::time::Instant;
 
 pub use self::agents::{Agents, Told};
+pub use self::direct::DirectWorker;
 use self::agents::{BEAT, holder};
 use super::super::*;
 use crate::capacity::local::{LocalCapacity, LocalPool};
