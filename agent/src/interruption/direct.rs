@@ -29,7 +29,7 @@ const WATCH_EVERY: Duration = Duration::from_millis(250);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Pause while units of this agent are on their way out.
-const AGAIN_AFTER: Duration = Duration::from_millis(20);
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// What the queue was seen to count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -163,8 +163,8 @@ class Queue:
     def drain_of(self, node: str) -> Drain | None:
         """The drain that a node is under; `None` when its workers may lease.
 
-        A worker that leases straight from the queue asks this about its node before it leases, and
-        every second while it holds something: nobody else tells it, and nobody can stop it.
+        A worker that leases straight from the queue asks this about its node every second, from
+        before its first lease: nobody else tells it, and nobody can stop it.
 
         Raises:
             InvalidInput: no node name.
