@@ -322,8 +322,8 @@ def test_drain_waits_for_a_worker_that_leases_from_the_queue(
     node.start()
     operator = ("--redis", redis_server.url, "--run", run)
 
-    def state() -> str:
-        return redis_server.client().hget(f"{{{run}:c}}:drain:n1", "state").decode()
+    def field(record: str, name: str) -> object:
+        return redis_server.command("HGET", f"{{{run}:c}}:{record}:n1", name)
 
     with Queue.connect(redis_server.url, run) as queue:
         queue.trainer("t", groups_per_step=2).enqueue_group(group("g", 2, 64))
@@ -335,12 +335,10 @@ def test_drain_waits_for_a_worker_that_leases_from_the_queue(
         assert drain is not None and drain.reason == "operator"
         assert 0 < drain.remaining_s <= 600
         worker.hand_back(first)
-        until("the agent to know of it", lambda: state() == "draining")
-        held = redis_server.client().hget
-        until("one unit left", lambda: held(f"{{{run}:c}}:node:n1", "in_flight") == b"1")
-        assert state() == "draining"
+        until("one unit left", lambda: field("node", "in_flight") == b"1")
+        until("the agent to say so", lambda: field("drain", "state") == b"draining")
         worker.hand_back(second)
-        until("the node to be drained", lambda: state() == "drained")
+        until("the node to be drained", lambda: field("drain", "state") == b"drained")
         subprocess.run([binary, "drain", "n1", "--cancel", *operator], check=True)
         assert queue.drain_of("n1") is None
         assert queue.status().lease_expiries == 0

@@ -40,6 +40,15 @@ struct Count {
     direct: u64,
 }
 
+impl Count {
+    /// What `units` of the node mean, when this agent held `own` before they were counted, and at
+    /// rest `own_after` that. A lease that it has lost without knowing makes the others no fewer
+    /// than none.
+    fn of(units: u64, own: usize, own_after: Option<usize>) -> Option<Self> {
+        (own_after == Some(own)).then(|| Self { own, direct: units.saturating_sub(own as u64) })
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct DirectLane {
@@ -109,11 +118,10 @@ impl DirectLane {
             }
         };
         self.turn.succeed();
-        if shared.held_at_rest() != Some(own) {
+        let Some(count) = Count::of(units, own, shared.held_at_rest()) else {
             self.look_at = Some(now + AGAIN_AFTER);
             return;
-        }
-        let count = Count { own, direct: units.saturating_sub(own as u64) };
+        };
         if count.direct != self.seen.map_or(0, |seen| seen.direct) {
             tracing::info!(units = count.direct, "held by workers that lease from the queue");
         }
@@ -145,5 +153,36 @@ impl DirectLane {
     pub(super) fn next_due(&self) -> Option<Instant> {
         let look_at = self.look_at.filter(|_| !self.is_clear() && !self.turn.is_calling());
         self.turn.next_due().or(look_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn count_says_something_only_if_nothing_of_this_agent_left_meanwhile() {
+        let of = |units, own, after| Count::of(units, own, after).map(|count| count.direct);
+        assert_eq!(of(2, 0, Some(0)), Some(2));
+        assert_eq!(of(10, 8, Some(8)), Some(2));
+        assert_eq!(of(10, 8, Some(7)), None, "was the eighth counted?");
+        assert_eq!(of(2, 8, None), None, "some are on their way out");
+        assert_eq!(of(7, 8, Some(8)), Some(0), "a lease was lost");
+    }
+
+    #[test]
+    fn node_is_clear_once_an_emptied_agent_has_heard_so() {
+        let mut lane = DirectLane::new();
+        let held = |lane: &DirectLane| (lane.units(), lane.hold().nodes, lane.hold().units);
+        assert_eq!(held(&lane), (None, 1, 0), "not asked yet");
+        for (own, direct, expected) in [
+            (3, 0, (Some(0), 1, 0)),
+            (3, 2, (Some(2), 1, 2)),
+            (0, 2, (Some(2), 1, 2)),
+            (0, 0, (Some(0), 0, 0)),
+        ] {
+            lane.seen = Some(Count { own, direct });
+            assert_eq!(held(&lane), expected, "{own} and {direct}");
+        }
     }
 }
