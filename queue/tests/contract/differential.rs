@@ -81,7 +81,8 @@ fn readings() -> Vec<Command> {
         Command::Peek { stage: Stage::Generate, limit: 5 },
         Command::Peek { stage: Stage::Reward, limit: 5 },
     ];
-    let held = ["a", "b"].map(|node| Command::Held { node: holder(node).node }).into_iter();
+    let nodes = ["n1", "n2"].map(|node| node.parse().expect("valid"));
+    let held = nodes.map(|node| Command::Held { node });
     others.into_iter().chain(held).chain(traces).chain(audits).collect()
 }
 
