@@ -85,8 +85,8 @@ fn engine_troubles(shared: &Shared) -> Vec<String> {
     troubles
 }
 
-/// Nothing is held: an engine's `preStop` may let it go. During a drain that is so once workers that
-/// lease straight from the queue hold nothing either; it may be their engine.
+/// Nothing is held: an engine's `preStop` may let it go. During a drain that is so once workers
+/// that lease straight from the queue hold nothing either; it may be their engine.
 async fn drained(State(front): State<Front>) -> Response {
     let Some(shared) = front.shared.upgrade() else { return gone() };
     let held_directly = shared.standing.borrow().drain.map_or(Some(0), |drain| drain.held_directly);

@@ -6,9 +6,7 @@ use std::time::Duration;
 use ebbtide_agent::kubernetes::{SeenPod, Tier};
 use ebbtide_core::ids::{Holder, NodeName, PolicyVersion};
 use ebbtide_queue::client::WorkQueue;
-use ebbtide_queue::command::{
-    HandBackCause, ProgressLimits, Renewal, Then, UnitWrite, Waiting,
-};
+use ebbtide_queue::command::{HandBackCause, ProgressLimits, Renewal, Then, UnitWrite, Waiting};
 use ebbtide_queue::control::{DrainOutcome, DrainState, NodeState};
 use ebbtide_queue::reply::{Grant, WriteReply};
 use ebbtide_queue::state::SlotState;

@@ -37,8 +37,8 @@ impl WorkQueue {
         }
     }
 
-    /// Units leased to holders of a node, expired leases that nobody reaped yet included; cheap in a
-    /// run of any size.
+    /// Units leased to holders of a node, expired leases that nobody reaped yet included; cheap in
+    /// a run of any size.
     ///
     /// # Errors
     /// A shard gave no answer: a sum that lacks it would be too small.

@@ -23,8 +23,8 @@ use ebbtide_queue::reply::Reply;
 use tokio::time::Instant;
 
 pub use self::agents::{Agents, Told};
-pub use self::direct::DirectWorker;
 use self::agents::{BEAT, holder};
+pub use self::direct::DirectWorker;
 use super::super::*;
 use crate::capacity::local::{LocalCapacity, LocalPool};
 use crate::leader::MemoryLease;
