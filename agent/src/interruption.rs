@@ -8,6 +8,7 @@
 
 mod checkpoint;
 mod closing;
+mod direct;
 mod drain;
 mod evictions;
 mod foreign;
@@ -44,6 +45,7 @@ use crate::pulse::Loop;
 use crate::shared::{DrainStanding, Shared};
 use checkpoint::CheckpointLane;
 use closing::ClosingLane;
+use direct::DirectLane;
 use drain::{RunningDrain, Want};
 use evictions::{Evicted, Evictions};
 use key::DrainKey;
@@ -102,6 +104,8 @@ enum Event {
     Evicted(Evicted),
     /// The trainer was asked for a checkpoint, or not.
     CheckpointAsked(Result<(), QueueError>),
+    /// The queue has counted what the node holds, or not; what this agent held before.
+    HeldCounted(usize, Result<u64, QueueError>),
     /// A closing report was kept, or not.
     ReportKept(Result<(), QueueError>),
     /// An operator was told, or not.
@@ -155,6 +159,7 @@ struct Flow {
     labelled: Option<Membership>,
     drain: Option<RunningDrain>,
     checkpoint: CheckpointLane,
+    direct: DirectLane,
     closing: ClosingLane,
     /// When the process ends at the latest, once it is to end.
     ending_by: Option<Instant>,
@@ -174,6 +179,7 @@ impl Flow {
             node: NodeLane::new(marks, shared.config.node().clone()),
             drain: None,
             checkpoint: CheckpointLane::new(),
+            direct: DirectLane::new(),
             closing: ClosingLane::new(),
             ending_by: None,
             lanes: Lanes::new(),
@@ -206,6 +212,9 @@ impl Flow {
                 self.node.take_answer(part, reason, &answer, now);
             }
             Event::CheckpointAsked(answer) => self.checkpoint.take_answer(answer, now),
+            Event::HeldCounted(own, answer) => {
+                self.direct.take_answer(own, answer, &self.shared, now);
+            }
             Event::ReportKept(answer) => self.closing.take_answer(answer, now),
             Event::HoldingsChanged | Event::Due | Event::Told => {}
         }
@@ -220,6 +229,7 @@ impl Flow {
         self.hand_back(now);
         let goes = self.drain.as_ref().is_some_and(|drain| drain.mark().is_some());
         self.checkpoint.steer(goes, &self.shared, &self.lanes, now);
+        self.direct.steer(self.drain.is_some(), &self.shared, &self.lanes, now);
         self.note_drained(now);
         self.closing.steer(&self.shared, &self.lanes, now);
         self.key.steer(&self.notices, self.drain.as_ref(), &self.shared, &self.lanes, now);
@@ -313,7 +323,8 @@ impl Flow {
         let Some(drain) = &mut self.drain else { return };
         let cut_off = drain.cut_off(self.shared.config.drain.reserve);
         let waits = self.checkpoint.is_awaited() && now < cut_off;
-        let report = drain.note_progress(&self.shared, waits, self.key.others_hold(), now);
+        let (here, others) = (self.direct.hold(), self.key.others_hold());
+        let report = drain.note_progress(&self.shared, waits, (here, others), now);
         let begun = drain.begun();
         self.report(report, begun);
     }
@@ -342,6 +353,7 @@ impl Flow {
             is_drained: drain.is_drained(),
             idle_since: drain.idle_since(),
             pods_left: self.pods_left(drain),
+            held_directly: self.direct.units(),
         });
         let is_drained = drain.is_some_and(|drain| drain.is_drained);
         let drained_for = self.key.request_id().filter(|_| is_drained);
@@ -359,8 +371,13 @@ impl Flow {
     fn may_end(&self, now: Instant) -> bool {
         let Some(ending_by) = self.ending_by else { return false };
         let is_told = self.drain.is_none() || !self.key.has_call_to_make(self.drain.as_ref(), now);
-        let is_told = is_told && !self.closing.has_more();
+        let is_told = is_told && !self.closing.has_more() && !self.awaits_count();
         now >= ending_by || (self.shared.is_empty() && is_told)
+    }
+
+    /// Whether it is still to be heard that nobody else on the node holds anything of the drain.
+    fn awaits_count(&self) -> bool {
+        self.drain.as_ref().is_some_and(|drain| !drain.is_drained()) && self.direct.is_awaited()
     }
 
     /// When something has to be looked at, whether or not anything happens.
@@ -371,7 +388,7 @@ impl Flow {
         let steered = steered.into_iter().filter(|_| self.ending_by.is_none());
         [self.notices.next_change(now), self.key.next_due(), self.ending_by]
             .into_iter()
-            .chain([self.closing.next_due(), self.checkpoint.next_due()])
+            .chain([self.closing.next_due(), self.checkpoint.next_due(), self.direct.next_due()])
             .chain(steered)
             .flatten()
             .fold(now + LOOK_EVERY, Instant::min)

@@ -265,6 +265,11 @@ impl Ledger {
         self.units.len()
     }
 
+    /// No unit is on its way out.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.units.values().all(|unit| matches!(unit.phase, Phase::Streaming))
+    }
+
     /// Nothing is held and no stream is open.
     pub(crate) fn is_empty(&self) -> bool {
         self.units.is_empty() && self.streams.is_empty()

@@ -121,8 +121,9 @@ async fn look(shared: &Shared) -> Result<ReplicaView, QueueError> {
 async fn reap_for_the_controller(shared: &Shared, view: &ReplicaView) {
     let silence = view.reaper_beat.map(|beat| view.now.since(beat));
     let capacity = shared.engines.len() * shared.config.concurrency_per_engine;
-    let has_room = shared.desk.ledger().held() < capacity;
-    if !has_room || silence.is_some_and(|silence| silence <= REAPER_SILENCE) {
+    // Without engines nothing of that kind can keep it busy.
+    let is_full = capacity > 0 && shared.desk.ledger().held() >= capacity;
+    if is_full || silence.is_some_and(|silence| silence <= REAPER_SILENCE) {
         return;
     }
     match shared.queue.reap(REAP_LIMIT).await {
@@ -207,7 +208,8 @@ fn node_record(
     let pods_left = drain.and_then(|drain| drain.pods_left);
     let pods_left = pods_left.map(|pods| u32::try_from(pods).unwrap_or(u32::MAX));
     let notice_deadline = notice.and_then(|(_, deadline)| deadline);
-    let held = shared.held();
+    let held_directly = drain.and_then(|drain| drain.held_directly).unwrap_or(0);
+    let held = shared.held() as u64 + held_directly;
     NodeRecord {
         node: shared.config.node().clone(),
         holder: shared.config.holder.clone(),

@@ -85,11 +85,13 @@ fn engine_troubles(shared: &Shared) -> Vec<String> {
     troubles
 }
 
-/// Nothing is held: an engine's `preStop` may let it go.
+/// Nothing is held: an engine's `preStop` may let it go. During a drain that is so once workers
+/// that lease straight from the queue hold nothing either; it may be their engine.
 async fn drained(State(front): State<Front>) -> Response {
     let Some(shared) = front.shared.upgrade() else { return gone() };
-    let held = shared.held();
-    answer(shared.is_empty(), json!({ "held": held }))
+    let held_directly = shared.standing.borrow().drain.map_or(Some(0), |drain| drain.held_directly);
+    let is_drained = shared.is_empty() && held_directly == Some(0);
+    answer(is_drained, json!({ "held": shared.held(), "held_directly": held_directly }))
 }
 
 async fn metrics(State(front): State<Front>) -> Response {

@@ -85,6 +85,9 @@ pub(crate) struct DrainStanding {
     /// Pods that are still to leave the node, 0 once the evictions have ended; none while that is
     /// not known.
     pub(crate) pods_left: Option<usize>,
+    /// Units that workers of the node hold which lease straight from the queue; none while that is
+    /// not known.
+    pub(crate) held_directly: Option<u64>,
 }
 
 /// What IMDS tells about the instance.
@@ -142,6 +145,14 @@ impl Shared {
         !self.gate.has_claims()
             && self.desk.ledger().is_empty()
             && self.workers.workers().held() == 0
+    }
+
+    /// Units held, while none of them is on its way out and no lease call is under way: what the
+    /// queue counts for this agent, if no lease was lost.
+    pub(crate) fn held_at_rest(&self) -> Option<usize> {
+        let (ledger, workers) = (self.desk.ledger(), self.workers.workers());
+        let is_at_rest = !self.gate.has_claims() && ledger.is_at_rest() && workers.is_at_rest();
+        is_at_rest.then(|| ledger.held() + workers.held())
     }
 
     /// When a unit of an engine or of a custom worker was last handed back.

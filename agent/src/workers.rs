@@ -54,6 +54,11 @@ impl Workers {
         self.units.len()
     }
 
+    /// No unit is on its way out, as far as its worker has said.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.units.values().all(HeldUnit::is_at_rest)
+    }
+
     /// What happened so far.
     pub(crate) fn counts(&self) -> AgentCounts {
         self.counts.clone()

@@ -20,10 +20,9 @@ use std::time::Duration;
 
 use ebbtide_core::observation::InstanceId;
 use ebbtide_core::policy::{FleetPolicy, Mode};
-use ebbtide_core::scale::SILENCE_LIMIT;
+use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::{Backoff, QueueError, WorkQueue};
 use ebbtide_queue::control::{ControlView, LifecycleRecord, NodeRecord};
-use ebbtide_queue::status::ShardStatus;
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -33,7 +32,7 @@ pub use self::asg::AsgHooks;
 use self::find::Finder;
 pub use self::hooks::{ActionAnswer, HeldInstance, LifecycleHooks, NoHooks, TerminateHook};
 pub use self::memory::MemoryHooks;
-use self::plan::{LifecycleFacts, LifecyclePlan, NodeSeen, plan_lifecycle};
+use self::plan::{LifecycleFacts, LifecyclePlan, NodeSeen, depends_on_leases, plan_lifecycle};
 use crate::aws::AwsError;
 use crate::capacity::CALL_LIMIT;
 use crate::events::places::{record_of_instance, record_of_node};
@@ -49,8 +48,8 @@ use crate::watching::Views;
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
 
-/// Longest time for the queue to say what is leased.
-const STATUS_LIMIT: Duration = Duration::from_secs(4);
+/// Longest time for the queue to say what is leased to a node.
+const HELD_LIMIT: Duration = Duration::from_secs(4);
 
 /// Longest time to find out which node an instance is.
 const FIND_LIMIT: Duration = Duration::from_secs(5);
@@ -149,14 +148,13 @@ impl LifecycleKeeper {
         finder.learn_timeouts(&*self.hooks, &view.lifecycles).await;
         tracked.retain(|id, _| view.lifecycles.iter().any(|action| action.instance_id == *id));
         let policy = self.policy.borrow().policy.clone();
-        let status = self.leases_of_silent(view).await;
         let mut steps = Vec::new();
         for action in &view.lifecycles {
             let mut tracked = tracked.remove(&action.instance_id).unwrap_or_default();
             let hook_timeout = finder.timeout_of(action);
-            let (policy, status) = (&*policy, status.as_ref());
+            let policy = &*policy;
             steps.push(async move {
-                let world = World { view, policy, status, hook_timeout, turn };
+                let world = World { view, policy, hook_timeout, turn };
                 let kept = self.keep(action, &mut tracked, &world).await;
                 (action, tracked, kept)
             });
@@ -233,8 +231,7 @@ impl LifecycleKeeper {
         let (mut drain, mut leased) = (None, None);
         if let NodeSeen::Record(record) = node {
             drain = world.view.active_drain(&record.replica);
-            let of_node = |status: &ShardStatus| status.leased_by_node.get(&record.node).copied();
-            leased = world.status.map(|status| of_node(status).unwrap_or(0));
+            leased = self.leased_to(record, world.view.now).await;
         }
         plan_lifecycle(&LifecycleFacts {
             action,
@@ -263,19 +260,12 @@ impl LifecycleKeeper {
         }
     }
 
-    /// What the queue says is leased, if a silent node makes that matter.
-    async fn leases_of_silent(&self, view: &ControlView) -> Option<ShardStatus> {
-        let is_silent = |node: &NodeRecord| view.now.since(node.heartbeat) > SILENCE_LIMIT;
-        let is_concerned = |action: &LifecycleRecord| {
-            let instance = InstanceId(action.instance_id.clone());
-            record_of_instance(view, &instance).is_some_and(is_silent)
-        };
-        if !view.lifecycles.iter().any(is_concerned) {
+    /// Units that the queue has leased to holders of the node, where that matters.
+    async fn leased_to(&self, node: &NodeRecord, now: UnixMillis) -> Option<u64> {
+        if !depends_on_leases(node, now) {
             return None;
         }
-        let status = timeout(STATUS_LIMIT, self.queue.status()).await.ok()?;
-        // A sum that lacks a shard would be too small.
-        Some(ShardStatus::sum(status.complete().ok()?))
+        timeout(HELD_LIMIT, self.queue.held_by(&node.node)).await.ok()?.ok()
     }
 
     async fn claim(
@@ -330,7 +320,6 @@ impl LifecycleKeeper {
 struct World<'a> {
     view: &'a ControlView,
     policy: &'a FleetPolicy,
-    status: Option<&'a ShardStatus>,
     hook_timeout: Option<Duration>,
     turn: u64,
 }

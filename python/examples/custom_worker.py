@@ -1,7 +1,9 @@
 """A worker of your own: leases units, generates on one engine, and gives tokens back as it goes.
 
 Where an agent streams, this worker generates slice by slice, as a loop with tools would: after each
-slice the tokens are in the queue, and whoever has the unit next goes on from there.
+slice the tokens are in the queue, and whoever has the unit next goes on from there. It leases
+straight from the queue, so it has to look by itself whether its node is drained: then it hands back
+everything after the slice that is under way, and leases again once the drain is taken back.
 
     ebbtide engine-emulator --listen 127.0.0.1:8000 --weights-label 0
     python custom_worker.py --redis redis://127.0.0.1:6379 --run mine --node n1 \\
@@ -24,6 +26,8 @@ from ebbtide import Answer, Chunk, EbbtideError, Finish, FinishReason, Grant, Qu
 SLICE_TOKENS = 64
 #: How long a lease lasts without renewal, in seconds; renewed three times as often.
 LEASE_S = 15.0
+#: Time between two looks for a drain of the node, in seconds.
+LOOK_S = 1.0
 
 
 class UnitLost(Exception):
@@ -38,25 +42,30 @@ def main() -> None:
     queue = Queue.connect(arguments.redis, arguments.run)
     worker = queue.worker(arguments.node, lease_s=LEASE_S)
     print(f"working as {worker.holder}", flush=True)
-    Work(worker, arguments.engine, stop, arguments.streams).run()
+    Work(queue, worker, arguments.engine, stop, arguments.streams).run()
     print("everything is handed back", flush=True)
 
 
 class Work:
     """The units that are in hand, each in a thread of its own."""
 
-    def __init__(self, worker: Worker, engine: str, stop: threading.Event, streams: int) -> None:
+    def __init__(
+        self, queue: Queue, worker: Worker, engine: str, stop: threading.Event, streams: int
+    ) -> None:
+        self._queue = queue
         self._worker = worker
         self._engine = engine
         self._stop = stop
         self._streams = streams
+        # Nothing is leased before the first look.
+        self._drain: str | None = "not looked yet"
         self._held: dict[str, Grant] = {}
         self._changed = threading.Condition()
 
     def run(self) -> None:
         """Leases and generates until it is told to stop; then hands everything back."""
-        renewing = threading.Thread(target=self._renew, daemon=True)
-        renewing.start()
+        for task in (self._renew, self._watch):
+            threading.Thread(target=task, daemon=True).start()
         with ThreadPoolExecutor(self._streams) as threads:
             while not self._stop.is_set():
                 for grant in self._lease():
@@ -67,6 +76,9 @@ class Work:
             has_room = self._changed.wait_for(lambda: len(self._held) < self._streams, 0.5)
             room = self._streams - len(self._held)
         if not has_room:
+            return []
+        if self._drain is not None:
+            self._stop.wait(0.1)
             return []
         try:
             version = engines.weights_version(self._engine)
@@ -81,6 +93,20 @@ class Work:
         with self._changed:
             self._held.update((grant.unit, grant) for grant in grants)
         return grants
+
+    def _watch(self) -> None:
+        """Looks whether the node is drained; what was seen last holds while Redis is away."""
+        while True:
+            try:
+                drain = self._queue.drain_of(self._worker.holder.node)
+                reason = drain.reason if drain else None
+                if reason != self._drain:
+                    print(f"drain of the node: {reason}", flush=True)
+                self._drain = reason
+            except EbbtideError as error:
+                print(f"drain not read: {error}", flush=True)
+            if self._stop.wait(LOOK_S):
+                return
 
     def _renew(self) -> None:
         while not self._stop.wait(LEASE_S / 3):
@@ -118,8 +144,8 @@ class Work:
                 finish = Finish(FinishReason.LENGTH)
                 self._write(grant, finish, [])
                 break
-            if self._stop.is_set():
-                self._worker.hand_back(grant, "drain")
+            if self._stop.is_set() or self._drain is not None:
+                self._worker.hand_back(grant, "notice" if self._drain == "notice" else "drain")
                 return
             if grant.unit not in self._held:
                 raise UnitLost("its lease has ended")

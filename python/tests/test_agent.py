@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -313,3 +314,53 @@ def test_calls_without_an_answer_are_sent_again(tmp_path: Path) -> None:
     serving.join(EVENT_LIMIT_S)
     listener.close()
     assert len(seen) == 2 and all(b"GET /v1/status?worker=env" in request for request in seen)
+
+
+def test_drain_waits_for_a_worker_that_leases_from_the_queue(
+    node: Node, binary: str, run: str, redis_server: Server
+) -> None:
+    node.start()
+    operator = ("--redis", redis_server.url, "--run", run)
+
+    def field(record: str, name: str) -> object:
+        return redis_server.command("HGET", f"{{{run}:c}}:{record}:n1", name)
+
+    with Queue.connect(redis_server.url, run) as queue:
+        queue.trainer("t", groups_per_step=2).enqueue_group(group("g", 2, 64))
+        worker = queue.worker("n1")
+        first, second = worker.lease(2, weight_version=0).grants
+        assert queue.drain_of("n1") is None
+        subprocess.run([binary, "drain", "n1", *operator], check=True)
+        drain = queue.drain_of("n1")
+        assert drain is not None and drain.reason == "operator"
+        assert 0 < drain.remaining_s <= 600
+        worker.hand_back(first)
+        until("one unit left", lambda: field("node", "in_flight") == b"1")
+        until("the agent to say so", lambda: field("drain", "state") == b"draining")
+        worker.hand_back(second)
+        until("the node to be drained", lambda: field("drain", "state") == b"drained")
+        subprocess.run([binary, "drain", "n1", "--cancel", *operator], check=True)
+        assert queue.drain_of("n1") is None
+        assert queue.status().lease_expiries == 0
+
+
+def test_example_that_leases_from_the_queue_hands_back_when_its_node_is_drained(
+    node: Node, engine: str, binary: str, programs: Programs, run: str, redis_server: Server
+) -> None:
+    node.start()
+    where = ("--redis", redis_server.url, "--run", run)
+    with Queue.connect(redis_server.url, run) as queue:
+        trainer = queue.trainer("t", groups_per_step=2)
+        for number in range(200):
+            trainer.enqueue_group(group(f"g{number}", 1, 500))
+        worker = ("custom_worker.py", *where, "--engine", engine, "--node", "n1")
+        process = programs.example("worker", *worker)
+        until("work", lambda: queue.status().leased_by_node.get("n1", 0) > 0)
+        subprocess.run([binary, "drain", "n1", "--wait", *where], check=True, timeout=60)
+        drained = queue.status()
+        assert drained.leased_by_node.get("n1", 0) == 0 and drained.ready > 0
+        assert (drained.lease_expiries, drained.dead) == (0, 0)
+        subprocess.run([binary, "drain", "n1", "--cancel", *where], check=True)
+        until("more work", lambda: queue.status().leased_by_node.get("n1", 0) > 0)
+        process.send_signal(signal.SIGTERM)
+        programs.finish("worker", process)

@@ -204,3 +204,27 @@ def test_restarted_agent_leaves_workers_alone(queue: Queue) -> None:
 def test_finish_is_never_an_abort() -> None:
     with pytest.raises(InvalidInput, match=r"stop, length, repetition, got 'abort'"):
         Finish("abort")  # type: ignore[arg-type]
+
+
+def test_worker_learns_of_the_drain_of_the_replica_that_its_node_is_part_of(
+    queue: Queue, redis_server: Server
+) -> None:
+    control = f"{{{queue.run}:c}}"
+    assert queue.drain_of("n1") is None
+    redis_server.command("HSET", f"{control}:node:n1", "replica", "ep-0")
+    drain = f"{control}:drain:ep-0"
+    now_s, _ = redis_server.command("TIME")
+    seconds = int(now_s)
+    terms = ("request_id", "r1", "reason", "scale_in", "state", "draining")
+    redis_server.command("HSET", drain, *terms, "deadline", str((seconds + 60) * 1000))
+    found = queue.drain_of("n1")
+    assert found is not None and (found.request_id, found.reason) == ("r1", "scale_in")
+    assert 50 < found.remaining_s <= 60
+    assert queue.drain_of("n2") is None, "a node of its own"
+    redis_server.command("HSET", drain, "deadline", str((seconds - 60) * 1000))
+    over = queue.drain_of("n1")
+    assert over is not None and over.remaining_s == 0
+    redis_server.command("HSET", drain, "state", "cancelled")
+    assert queue.drain_of("n1") is None
+    with pytest.raises(InvalidInput, match="node name must match"):
+        queue.drain_of("n 1")

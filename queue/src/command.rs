@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use ebbtide_core::ids::{FencingToken, GroupId, Holder, PolicyVersion, UnitId};
+use ebbtide_core::ids::{FencingToken, GroupId, Holder, NodeName, PolicyVersion, UnitId};
 pub use ebbtide_core::policy::Stage;
 use ebbtide_core::sample::{Chunk, Finish, Score};
 use ebbtide_core::work::PromptGroup;
@@ -135,6 +135,12 @@ pub enum Command {
     },
     /// Reads counters and depths.
     Status,
+    /// Reads how many units are leased to holders of a node, expired leases that nobody reaped yet
+    /// included. Costs the same however many nodes the run has.
+    Held {
+        /// The node.
+        node: NodeName,
+    },
     /// Reads raw unit states, for audits.
     Scan {
         /// Where to go on; 0 begins.

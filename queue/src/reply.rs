@@ -27,7 +27,8 @@ pub enum Reply {
     /// To [`Command::Write`], in the order of the writes.
     Writes(Vec<WriteReply>),
     /// To [`Command::Reap`], [`Command::Reclaim`], [`Command::Acknowledge`],
-    /// [`Command::TakeOver`], [`Command::RemoveConsumer`] and [`Command::DropFailure`].
+    /// [`Command::TakeOver`], [`Command::RemoveConsumer`], [`Command::Held`] and
+    /// [`Command::DropFailure`].
     Count(u64),
     /// To [`Command::CancelRun`]: where to go on, 0 at the end, and how many groups were ended.
     Cancelled(u64, u64),

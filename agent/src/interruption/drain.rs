@@ -76,8 +76,8 @@ pub struct DrainReport {
     pub units_completed: u64,
     /// Units handed back meanwhile.
     pub units_handed_back: u64,
-    /// Units still held at its deadline; for the agent that speaks for the replica, by other nodes
-    /// as well.
+    /// Units still held at its deadline, by direct workers of the node as well; for the agent that
+    /// speaks for the replica, by other nodes too.
     pub units_left: usize,
     /// Tokens that units handed back took with them.
     pub tokens_preserved: u64,
@@ -85,8 +85,8 @@ pub struct DrainReport {
     pub tokens_wasted: u64,
     /// Time until the last hand-back; `None` when there was none.
     pub last_hand_back: Option<Duration>,
-    /// Time until nothing was held and no stream was open, on the other nodes of the replica
-    /// either for the agent that speaks for it.
+    /// Time until nothing was held on the node and no stream was open, on the other nodes of the
+    /// replica either for the agent that speaks for it.
     pub duration: Duration,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct RunningDrain {
     /// Whether it was reported.
     is_reported: bool,
     drained_at: Option<Instant>,
-    /// Whether other nodes of the replica were seen to hold units, and since when they do not.
+    /// Whether others, here or on other nodes, were seen to hold units, and since when not.
     others: OthersSeen,
     units_held: usize,
     counts_before: AgentCounts,
@@ -268,37 +268,42 @@ impl RunningDrain {
     /// Looks how far it is; gives the report when it has just become clear what it came to, for
     /// the other nodes of the replica as well.
     ///
-    /// `waits`: for something beside the units, such as the trainer's checkpoint.
+    /// `waits`: for something beside the units, such as the trainer's checkpoint. `here`: what
+    /// direct workers of this node hold, `others`: what the other nodes do.
     pub(super) fn note_progress(
         &mut self,
         shared: &Shared,
         waits: bool,
-        others: OthersHold,
+        (here, others): (OthersHold, OthersHold),
         now: Instant,
     ) -> Option<DrainReport> {
-        self.others = self.others.then(others, now);
+        self.others = self.others.then(here.and(others), now);
+        let is_over = now >= self.want.deadline;
+        // Past the deadline only the end of their leases is left for units of direct workers.
+        let waits = waits || !(here.is_nothing() || is_over);
         if !self.is_drained() && shared.is_empty() && !waits {
             self.drained_at = Some(now);
         }
-        if self.is_drained() && others.is_nothing() {
-            return self.close(shared, DrainOutcome::Drained, 0, now);
+        if self.is_drained() && here.and(others).is_nothing() {
+            return self.close(shared, DrainOutcome::Drained, [0; 2], now);
         }
-        let is_over = now >= self.want.deadline;
-        is_over.then(|| self.close(shared, DrainOutcome::Overdue, others.units, now))?
+        let left = [here.units, others.units];
+        is_over.then(|| self.close(shared, DrainOutcome::Overdue, left, now))?
     }
 
     /// It was taken back; gives the report unless there was one.
     pub(super) fn cancel(&mut self, shared: &Shared, now: Instant) -> Option<DrainReport> {
         tracing::info!(reason = self.reason_word(), "drain cancelled, work is leased again");
-        self.close(shared, DrainOutcome::Cancelled, 0, now)
+        self.close(shared, DrainOutcome::Cancelled, [0; 2], now)
     }
 
-    /// What it came to; told once. `left_elsewhere`: units that other nodes of the replica hold.
+    /// What it came to; told once. Units are left to direct workers and to the other nodes of the
+    /// replica.
     fn close(
         &mut self,
         shared: &Shared,
         outcome: DrainOutcome,
-        left_elsewhere: u64,
+        [left_directly, left_elsewhere]: [u64; 2],
         now: Instant,
     ) -> Option<DrainReport> {
         if std::mem::replace(&mut self.is_reported, true) {
@@ -307,8 +312,8 @@ impl RunningDrain {
         let (counts, before) = (shared.counts(), &self.counts_before);
         let last_hand_back = shared.last_hand_back().filter(|at| *at >= self.begun);
         let last_hand_back = last_hand_back.max(self.others.done_at());
-        let held = shared.held();
-        let left_elsewhere = usize::try_from(left_elsewhere).unwrap_or(usize::MAX);
+        let left_here = shared.held() as u64 + left_directly;
+        let units_left = usize::try_from(left_here + left_elsewhere).unwrap_or(usize::MAX);
         let is_overdue = outcome == DrainOutcome::Overdue;
         let report = DrainReport {
             reason: self.want.reason,
@@ -318,15 +323,15 @@ impl RunningDrain {
             units_held: self.units_held,
             units_completed: counts.units_completed - before.units_completed,
             units_handed_back: counts.handed_back_total() - before.handed_back_total(),
-            units_left: if is_overdue { held + left_elsewhere } else { 0 },
+            units_left: if is_overdue { units_left } else { 0 },
             tokens_preserved: counts.tokens_handed_back - before.tokens_handed_back,
             tokens_wasted: counts.tokens_dropped - before.tokens_dropped,
             last_hand_back: last_hand_back.map(|at| at - self.begun),
             duration: now - self.begun,
         };
-        // Each agent counts what it has lost itself.
+        // Each agent counts what its own node has lost.
         if is_overdue {
-            shared.metrics.units_lost.inc_by(held as u64);
+            shared.metrics.units_lost.inc_by(left_here);
         }
         report.tell(self.reason_word(), shared);
         Some(report)

@@ -28,6 +28,10 @@ impl OthersHold {
     pub(super) fn is_nothing(self) -> bool {
         self.nodes == 0
     }
+
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { nodes: self.nodes + other.nodes, units: self.units + other.units }
+    }
 }
 
 /// What was seen of the other nodes in the course of a drain.

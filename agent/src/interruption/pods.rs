@@ -86,9 +86,12 @@ impl Flow {
     /// Who of this node still holds work.
     fn holdings(&self) -> Holdings {
         let claims = self.shared.gate.has_claims();
+        let may_hold_directly = self.direct.units() != Some(0);
         Holdings {
             has_streams: claims || !self.shared.desk.ledger().is_empty(),
-            has_worker_units: claims || self.shared.workers.workers().held() > 0,
+            has_worker_units: claims
+                || may_hold_directly
+                || self.shared.workers.workers().held() > 0,
         }
     }
 }

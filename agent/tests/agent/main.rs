@@ -7,6 +7,7 @@ mod custom_drains;
 mod custom_faults;
 mod custom_workers;
 mod described;
+mod direct_workers;
 mod engines;
 mod evictions;
 mod foreign;

@@ -6,11 +6,10 @@ use std::sync::atomic::Ordering;
 
 use ebbtide_core::ids::NodeName;
 use ebbtide_core::time::whole_millis;
-use ebbtide_queue::command::{ProgressLimits, Renewal, Waiting};
 use ebbtide_queue::control::{DrainState, HoldRecord, TrainerPhase};
 
 use super::*;
-use world::{World, policy};
+use world::{DirectWorker, World, policy};
 
 #[tokio::test(start_paused = true)]
 async fn empty_buffer_raises_the_fleet() {
@@ -56,31 +55,37 @@ async fn silent_victim_is_terminated_only_after_its_leases_were_reaped() {
     let world = world_with_three_victims().await;
     // Its agent is gone. A worker of the same node, with leases of its own, is not.
     let victim: NodeName = world.drains().await[0].0.parse().expect("valid");
-    let holder = format!("{victim}/boot/worker-1").parse().expect("valid");
-    let ttl = Duration::from_secs(15);
-    let leased = world.queue.lease(&holder, 1, ttl, Default::default()).await.expect("memory");
-    let grant = &leased.grants[0];
+    let worker = DirectWorker::start(&world, &victim).await;
     world.agents.kill(&victim);
     let is_there = || world.provider.nodes().iter().any(|node| node.node == victim);
     for _ in 0..10 {
         tokio::time::sleep(Duration::from_secs(5)).await;
-        let renewal = Renewal {
-            unit: grant.unit.clone(),
-            fencing_token: grant.fencing_token,
-            waiting: Waiting::Environment,
-            ttl,
-        };
-        let limits = ProgressLimits::default();
-        let lost = world.queue.renew(&holder, vec![renewal], limits).await.expect("memory");
-        assert!(lost.is_empty() && is_there(), "its leases are alive");
+        assert!(worker.renew().await && is_there(), "its leases are alive");
     }
     let renewed_at = tokio::time::Instant::now();
     world.until("it is terminated", async || !is_there()).await;
-    assert!(renewed_at.elapsed() >= ttl, "its lease had to expire: {:?}", renewed_at.elapsed());
+    let waited = renewed_at.elapsed();
+    assert!(waited >= DirectWorker::TTL, "its lease had to expire: {waited:?}");
     let units = world.queue.scan().await.expect("memory");
-    let unit = units.iter().find(|unit| unit.unit == grant.unit).expect("it is still there");
+    let unit = units.iter().find(|unit| unit.unit == worker.grant.unit).expect("it is there");
     assert_eq!((unit.infra_attempts, unit.attempts), (1, 0), "it was reaped: {unit:?}");
     assert_eq!(world.provider.nodes().len(), 3, "the others are drained and not done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn drained_victim_is_not_terminated_over_the_lease_of_a_worker_its_agent_does_not_know() {
+    let world = world_with_three_victims().await;
+    let victim: NodeName = world.drains().await[0].0.parse().expect("valid");
+    let worker = DirectWorker::start(&world, &victim).await;
+    world.agents.may_drain.store(true, Ordering::Relaxed);
+    world.until("the others are gone", async || world.provider.nodes().len() == 2).await;
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(worker.renew().await, "its lease is alive");
+        assert!(world.provider.nodes().iter().any(|node| node.node == victim));
+    }
+    worker.hand_back().await;
+    world.until("it is terminated", async || world.provider.nodes().len() == 1).await;
 }
 
 #[tokio::test(start_paused = true)]

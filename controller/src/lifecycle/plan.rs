@@ -31,7 +31,7 @@ pub(super) struct LifecycleFacts<'a> {
     pub node: NodeSeen<'a>,
     /// The drain of its replica, unless it was cancelled.
     pub drain: Option<&'a DrainRecord>,
-    /// Units leased to the node, when they are known.
+    /// Units leased to holders of the node by the queue's word, when it is known.
     pub leased: Option<u64>,
     /// Time limit of the hook, when it is known.
     pub hook_timeout: Option<Duration>,
@@ -73,7 +73,8 @@ pub(super) enum Awaited {
     Drain { in_flight: u32 },
     /// Pods have to leave.
     Evictions { pods: u32 },
-    /// Leases of a silent agent have to run out.
+    /// Holders on the node have leases, or may have: of a silent agent, or of a worker that leases
+    /// straight from the queue.
     Leases,
     /// It is not clear which node it is.
     Node,
@@ -102,14 +103,26 @@ pub(super) fn plan_lifecycle(facts: &LifecycleFacts<'_>) -> LifecyclePlan {
 
 /// Whether the node may go, or what it waits for.
 fn judge_node(node: &NodeRecord, facts: &LifecycleFacts<'_>) -> Result<End, Awaited> {
-    let is_silent = facts.now.since(node.heartbeat) > SILENCE_LIMIT;
+    let is_silent = is_silent(node, facts.now);
     match (node.state, node.pods_left.unwrap_or(0)) {
-        _ if is_silent && facts.leased == Some(0) => Ok(End::SilentAndEmpty),
-        _ if is_silent => Err(Awaited::Leases),
-        (NodeState::Drained, 0) => Ok(End::Drained),
-        (NodeState::Drained, pods) => Err(Awaited::Evictions { pods }),
-        _ => Err(Awaited::Drain { in_flight: node.in_flight }),
+        (NodeState::Drained, pods @ 1..) if !is_silent => Err(Awaited::Evictions { pods }),
+        (state, _) if !is_silent && state != NodeState::Drained => {
+            Err(Awaited::Drain { in_flight: node.in_flight })
+        }
+        // The word of an agent is its own: a worker may have leased since then.
+        _ if facts.leased != Some(0) => Err(Awaited::Leases),
+        _ if is_silent => Ok(End::SilentAndEmpty),
+        _ => Ok(End::Drained),
     }
+}
+
+/// Whether it matters for this node what the queue has leased to it.
+pub(super) fn depends_on_leases(node: &NodeRecord, now: UnixMillis) -> bool {
+    is_silent(node, now) || node.state == NodeState::Drained
+}
+
+fn is_silent(node: &NodeRecord, now: UnixMillis) -> bool {
+    now.since(node.heartbeat) > SILENCE_LIMIT
 }
 
 impl fmt::Display for End {
@@ -128,7 +141,7 @@ impl fmt::Display for Awaited {
         match self {
             Self::Drain { in_flight } => write!(f, "{in_flight} units are in flight"),
             Self::Evictions { pods } => write!(f, "{pods} pods have to leave"),
-            Self::Leases => write!(f, "its agent is silent and holds leases"),
+            Self::Leases => write!(f, "the queue has leases of it, or does not say"),
             Self::Node => write!(f, "it is not clear which node it is"),
         }
     }
@@ -205,6 +218,18 @@ mod tests {
         assert_eq!(drained(Some(2)), evicting);
         let draining = plan_of(&node(NodeState::Draining, Some(0), 1), |_| {});
         assert_eq!(draining, LifecyclePlan::Wait(Awaited::Drain { in_flight: 3 }));
+    }
+
+    #[test]
+    fn drained_node_does_not_go_over_the_leases_of_a_worker_that_its_agent_does_not_know() {
+        for leased in [Some(1), None] {
+            let plan = plan_of(&node(NodeState::Drained, None, 1), |facts| facts.leased = leased);
+            assert_eq!(plan, LifecyclePlan::Wait(Awaited::Leases), "{leased:?}");
+        }
+        let late = plan_of(&node(NodeState::Drained, None, 1), |facts| {
+            (facts.leased, facts.now) = (Some(1), NOW.plus(seconds(60)));
+        });
+        assert_eq!(late, LifecyclePlan::Complete(End::DeadlinePassed));
     }
 
     #[test]

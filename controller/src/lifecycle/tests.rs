@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use ebbtide_core::policy::Market;
+use ebbtide_queue::control::DrainState;
 
 use super::*;
 use crate::capacity::local::LocalNode;
 use crate::controller::EventParts;
-use crate::controller::tests::world::{Told, World, policy_with};
+use crate::controller::tests::world::{DirectWorker, Told, World, policy_with};
 use crate::events::memory::MemoryEventQueue;
 use crate::events::tests::bodies;
 
@@ -92,6 +93,24 @@ async fn action_is_completed_once_after_the_drain_with_its_token() {
     assert_eq!(completed.len(), 1, "{completed:?}");
     assert_eq!(completed[0].instance_id, scene.leaving.instance.0);
     assert_eq!(completed[0].token.as_deref(), Some("token-1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn action_of_a_drained_node_waits_for_the_lease_of_a_worker_its_agent_does_not_know() {
+    let scene = Scene::start("act", "asgDeadline: 10m").await;
+    let worker = DirectWorker::start(&scene.world, &scene.leaving.node).await;
+    scene.send();
+    let is_drained = async || {
+        let drain = scene.world.drain_of(&scene.leaving.node).await;
+        drain.is_some_and(|drain| drain.state == DrainState::Drained)
+    };
+    scene.world.until("its agent says that it is drained", is_drained).await;
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(worker.renew().await && scene.hooks.completed().is_empty(), "it still works");
+    }
+    worker.hand_back().await;
+    scene.until_completed().await;
 }
 
 /// Case 28: a fault of AWS is answered by another try.

@@ -6,7 +6,7 @@ sent again, and is, within a bound; every error says what was expected, what cam
 """
 
 from .agent import DEFAULT_SOCKET, AgentGrant, AgentLease, AgentReply, NodeAgent, Tokens
-from .control import Engine, PolicyVersion, Resize, TrainerPhase
+from .control import Drain, Engine, PolicyVersion, Resize, TrainerPhase
 from .errors import (
     AgentUnavailable,
     EbbtideError,
@@ -50,6 +50,7 @@ __all__ = [
     "AgentUnavailable",
     "Answer",
     "Chunk",
+    "Drain",
     "Durability",
     "EbbtideError",
     "Engine",

@@ -59,6 +59,18 @@ class PolicyVersion:
 
 
 @dataclass(frozen=True)
+class Drain:
+    """A node is to be emptied: its workers lease nothing, and give back what they hold."""
+
+    #: Names the request; another one is another drain.
+    request_id: str
+    #: Why, in a word: `notice`, `scale_in`, `operator`, …
+    reason: str
+    #: Seconds until the node must be empty, by the Redis server's clock; 0 when that has passed.
+    remaining_s: float
+
+
+@dataclass(frozen=True)
 class Resize:
     """The controller asks the trainer to change its size at a safe point."""
 
@@ -145,6 +157,27 @@ def _engine(fields: Mapping[str, str], now_ms: int) -> Engine | None:
         )
     except (KeyError, ValueError):
         return None
+
+
+def read_drain(link: Link, node: str) -> Drain | None:
+    """The drain that a node is under, if it is: that of the replica it is part of.
+
+    Raises:
+        QueueUnavailable: no answer.
+    """
+    records = read(link, [f"node:{node}", f"drain:{node}"])
+    of_node, fields = records.fields
+    replica = of_node.get("replica", node)
+    if replica != node:
+        records = read(link, [f"drain:{replica}"])
+        fields = records.fields[0]
+    if not fields or fields.get("state") == "cancelled":
+        return None
+    return Drain(
+        request_id=fields.get("request_id", ""),
+        reason=fields.get("reason", ""),
+        remaining_s=max(0, number(fields, "deadline") - records.now_ms) / 1000,
+    )
 
 
 def read_policy_version(link: Link) -> PolicyVersion:

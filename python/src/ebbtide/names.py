@@ -52,6 +52,11 @@ def check_worker(worker: str) -> str:
     return _check("worker", _PLAIN, worker)
 
 
+def check_node(node: str) -> str:
+    """The name of a node; raises `InvalidInput` unless it may be one."""
+    return _check("node name", _NODE, node)
+
+
 def unit_id(group_id: str, slot: int) -> str:
     """The unit of a slot: the group id, a dot, the slot as four hex digits."""
     return f"{group_id}.{slot:04x}"
@@ -83,7 +88,7 @@ class Holder:
     process: str
 
     def __post_init__(self) -> None:
-        _check("node name", _NODE, self.node)
+        check_node(self.node)
         _check("boot id", _PLAIN, self.boot_id)
         _check("process", _PLAIN, self.process)
 

@@ -10,11 +10,11 @@ import redis.cluster
 from . import _checks as checks
 from . import control, status
 from .connections import open_address, wrap
-from .control import Engine, PolicyVersion
+from .control import Drain, Engine, PolicyVersion
 from .errors import EbbtideError, InvalidInput
 from .layout import Durability, Layout, agree_on_layout, check_servers
 from .link import Link
-from .names import Holder, check_consumer, check_run, shard_of
+from .names import Holder, check_consumer, check_node, check_run, shard_of
 from .status import Failure, Status
 from .trainer import Trainer
 from .worker import ProgressLimits, Worker
@@ -159,6 +159,19 @@ class Queue:
             QueueUnavailable: no answer.
         """
         return control.read_engines(self._link)
+
+    def drain_of(self, node: str) -> Drain | None:
+        """The drain that a node is under; `None` when its workers may lease.
+
+        A worker that leases straight from the queue asks this about its node every second, from
+        before its first lease: nobody else tells it, and nobody can stop it.
+
+        Raises:
+            InvalidInput: no node name.
+            QueueUnavailable: no answer.
+        """
+        check_node(node)
+        return control.read_drain(self._link, node)
 
     def policy_version(self) -> PolicyVersion:
         """The policy version that is published.

@@ -1,6 +1,6 @@
 //! Calls of operators and of those who watch: what stands, what has failed, what does not hold.
 
-use ebbtide_core::ids::{FencingToken, GroupId, UnitId};
+use ebbtide_core::ids::{FencingToken, GroupId, NodeName, UnitId};
 use ebbtide_core::work::PromptGroup;
 
 use super::training::write_reply;
@@ -35,6 +35,17 @@ impl WorkQueue {
             Reply::Status(status) => Ok(*status),
             other => Err(QueueError::unexpected("a status", &other)),
         }
+    }
+
+    /// Units leased to holders of a node, expired leases that nobody reaped yet included; cheap in
+    /// a run of any size.
+    ///
+    /// # Errors
+    /// A shard gave no answer: a sum that lacks it would be too small.
+    pub async fn held_by(&self, node: &NodeName) -> Result<u64, QueueError> {
+        let calls = (0..self.shard_count())
+            .map(|shard| self.count_of(shard, Command::Held { node: node.clone() }));
+        Ok(futures::future::try_join_all(calls).await?.into_iter().sum())
     }
 
     /// The raw state of every unit, for audits; consistent only while nothing else writes.

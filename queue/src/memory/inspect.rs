@@ -1,6 +1,6 @@
 //! What audits and operators read of a shard in memory.
 
-use ebbtide_core::ids::{GroupId, UnitId};
+use ebbtide_core::ids::{GroupId, Holder, NodeName, UnitId};
 use ebbtide_core::time::UnixMillis;
 
 use super::slots::Slot;
@@ -23,12 +23,20 @@ impl MemoryShard {
         status.failure_records = self.failures.len() as u64;
         let ready = self.generate.ready.values().chain(self.reward.ready.values());
         status.oldest_ready_at = ready.filter_map(|u| self.slot(u)).map(|s| s.enqueued_at).min();
-        for (_, unit) in self.generate.leases.iter().chain(&self.reward.leases) {
-            if let Some(holder) = self.slot(unit).and_then(|slot| slot.holder.as_ref()) {
-                *status.leased_by_node.entry(holder.node.clone()).or_default() += 1;
-            }
+        for holder in self.lease_holders() {
+            *status.leased_by_node.entry(holder.node.clone()).or_default() += 1;
         }
         status
+    }
+
+    pub(super) fn held_by(&self, node: &NodeName) -> u64 {
+        self.lease_holders().filter(|holder| holder.node == *node).count() as u64
+    }
+
+    /// The holder of every lease that stands.
+    fn lease_holders(&self) -> impl Iterator<Item = &Holder> {
+        let leases = self.generate.leases.iter().chain(&self.reward.leases);
+        leases.filter_map(|(_, unit)| self.slot(unit)?.holder.as_ref())
     }
 
     pub(super) fn scan(&self) -> Vec<UnitSnapshot> {

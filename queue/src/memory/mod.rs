@@ -128,6 +128,7 @@ impl MemoryShard {
                 Reply::Count(self.taken.get(consumer).map_or(0, |groups| groups.len() as u64))
             }
             Command::Status => Reply::Status(Box::new(self.status(now))),
+            Command::Held { node } => Reply::Count(self.held_by(node)),
             Command::Scan { .. } => Reply::Page(ScanPage { cursor: 0, units: self.scan() }),
             Command::Peek { stage, limit } => Reply::Units(self.peek(*stage, *limit)),
             Command::Trace { group } => Reply::Trace(Box::new(self.trace(group))),

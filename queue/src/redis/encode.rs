@@ -74,6 +74,7 @@ pub(super) fn function_call(command: &Command, layout: Layout) -> FunctionCall {
         }
         Command::RemoveConsumer { consumer } => (Function::RemoveConsumer, vec![text(consumer)]),
         Command::Status => (Function::Status, Vec::new()),
+        Command::Held { node } => (Function::Held, vec![text(node)]),
         Command::Scan { cursor } => (Function::Scan, vec![text(cursor)]),
         Command::Failures { after, limit } => (Function::Failures, vec![text(after), text(limit)]),
         Command::Peek { stage, limit } => {

@@ -25,6 +25,7 @@ pub(super) enum Function {
     TakeOver,
     RemoveConsumer,
     Status,
+    Held,
     Scan,
     Peek,
     Trace,
@@ -58,6 +59,7 @@ impl Function {
             Self::TakeOver => "take_over",
             Self::RemoveConsumer => "remove_consumer",
             Self::Status => "status",
+            Self::Held => "held",
             Self::Scan => "scan",
             Self::Peek => "peek",
             Self::Trace => "trace",
@@ -100,7 +102,7 @@ const SHARED: [&str; 2] = files!["prelude", "inspecting"];
 
 /// The functions, each a block of its own, with what it alone needs before it: all that is shared
 /// must fit into the 200 local variables that Lua allows.
-const BLOCKS: [&str; 27] = files![
+const BLOCKS: [&str; 28] = files![
     "enqueue",
     "writing" "leasing" "exchange",
     "renew",
@@ -115,6 +117,7 @@ const BLOCKS: [&str; 27] = files![
     "take_over",
     "remove_consumer",
     "status",
+    "held",
     "scan",
     "peek",
     "trace",

@@ -81,7 +81,9 @@ fn readings() -> Vec<Command> {
         Command::Peek { stage: Stage::Generate, limit: 5 },
         Command::Peek { stage: Stage::Reward, limit: 5 },
     ];
-    others.into_iter().chain(traces).chain(audits).collect()
+    let nodes = ["n1", "n2"].map(|node| node.parse().expect("valid"));
+    let held = nodes.map(|node| Command::Held { node });
+    others.into_iter().chain(held).chain(traces).chain(audits).collect()
 }
 
 async fn both_agree(memory: &MemoryPort, redis: &RedisPort, steps: &[Step]) {

@@ -7,6 +7,7 @@ mod differential;
 mod durability;
 mod exhaustive;
 mod histories;
+mod holders;
 mod kills;
 mod laws;
 mod links;

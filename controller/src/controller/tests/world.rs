@@ -1,6 +1,7 @@
 //! A small world around a controller: agents that drain when asked, a trainer that reports.
 
 mod agents;
+mod direct;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +24,7 @@ use tokio::time::Instant;
 
 pub use self::agents::{Agents, Told};
 use self::agents::{BEAT, holder};
+pub use self::direct::DirectWorker;
 use super::super::*;
 use crate::capacity::local::{LocalCapacity, LocalPool};
 use crate::leader::MemoryLease;

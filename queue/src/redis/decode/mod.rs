@@ -80,6 +80,7 @@ pub(super) async fn reply(
         | Command::Acknowledge { .. }
         | Command::TakeOver { .. }
         | Command::RemoveConsumer { .. }
+        | Command::Held { .. }
         | Command::DropFailure { .. } => Reply::Count(read(value)?),
         Command::CancelRun { .. } => {
             let (cursor, ended) = read(value)?;
