@@ -10,15 +10,12 @@ use reqwest::{Method, Response, StatusCode};
 use thiserror::Error;
 use tokio::time::Instant;
 
-use super::token::{Token, TokenStore};
+use super::token::{TTL_SECONDS, Token, TokenStore};
 
 const TOKEN_PATH: &str = "/latest/api/token";
 const PROBE_PATH: &str = "/latest/meta-data/";
 const TTL_HEADER: &str = "x-aws-ec2-metadata-token-ttl-seconds";
 const TOKEN_HEADER: &str = "x-aws-ec2-metadata-token";
-
-/// Lifetime asked for a token, in seconds: the longest there is, six hours.
-const TOKEN_TTL_SECONDS: u64 = 21_600;
 
 /// Time limit of one request. A read that needs a new token makes two; with the question behind a
 /// hanging token call a cycle stays below two seconds.
@@ -61,6 +58,9 @@ pub enum ImdsError {
         /// What was asked.
         path: String,
     },
+    /// The token call was answered by something else.
+    #[error("metadata service answered the token call without a token: is it another service?")]
+    NoToken,
     /// The body is too long.
     #[error("metadata body of {path} must be at most {BODY_BYTES_MAX} bytes")]
     TooLong {
@@ -124,7 +124,7 @@ impl ImdsClient {
 
     async fn fetch_token(&self) -> Result<Token, ImdsError> {
         let request = self.http.request(Method::PUT, self.url(TOKEN_PATH));
-        let response = match request.header(TTL_HEADER, TOKEN_TTL_SECONDS).send().await {
+        let response = match request.header(TTL_HEADER, TTL_SECONDS).send().await {
             Ok(response) => response,
             Err(error) if error.is_timeout() && !error.is_connect() => {
                 return Err(self.explain_hang(&error).await);
@@ -135,11 +135,10 @@ impl ImdsClient {
         if status != StatusCode::OK {
             return Err(ImdsError::Status { status: status.as_u16(), path: TOKEN_PATH.to_owned() });
         }
-        let promised = response.headers().get(TTL_HEADER);
-        let promised = promised.and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        let ttl = Duration::from_secs(promised.unwrap_or(TOKEN_TTL_SECONDS));
-        let text = body_of(response, TOKEN_PATH).await?;
-        Ok(Token::new(text, ttl, Instant::now()))
+        let promised = response.headers().get(TTL_HEADER).cloned();
+        let promised = promised.as_ref().and_then(|value| value.to_str().ok());
+        let body = body_of(response, TOKEN_PATH).await?;
+        Token::granted(&body, promised, Instant::now()).ok_or(ImdsError::NoToken)
     }
 
     /// A token call that hangs while a read without a token is refused at once: the reply to the

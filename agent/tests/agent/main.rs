@@ -12,6 +12,8 @@ mod evictions;
 mod foreign;
 mod group_workers;
 mod groups;
+mod kinds;
+mod metadata;
 mod notices;
 mod outages;
 mod preemption;

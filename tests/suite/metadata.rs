@@ -1,0 +1,105 @@
+//! The real `ebbtide agent` process on its way to the metadata service: past every proxy, and
+//! outspoken where that way is too long.
+
+use std::time::Duration;
+
+use ebbtide_agent::emulator::engine::{EngineConfig, EngineEmulator};
+use ebbtide_agent::emulator::imds::{Fault, SpotAction, path};
+use ebbtide_agent::emulator::{ImdsEmulator, InstanceIdentity};
+use ebbtide_harness::{Redis, require};
+use ebbtide_queue::control::NodeState;
+
+use crate::programs::*;
+
+const RUN: &str = "run-metadata";
+
+const POLICY: &str = "
+apiVersion: ebbtide.dev/v1alpha1
+kind: FleetPolicy
+metadata: {name: run-metadata}
+spec:
+  queue: {shards: 1}
+  trainer: {groupsPerStep: 2, groupSize: 4}
+  rollout: {maxReplicas: 4, pools: [local], concurrencyPerReplica: 16}
+  pools: [{name: local, provider: local, market: spot, maxNodes: 4}]
+";
+
+/// Every variable by which a program is told of a proxy, and those that would except this machine.
+fn proxied(proxy: &str) -> [(&'static str, &str); 8] {
+    let names =
+        ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+    let [a, b, c, d, e, f] = names.map(|name| (name, proxy));
+    [a, b, c, d, e, f, ("NO_PROXY", ""), ("no_proxy", "")]
+}
+
+/// Case 8. The emulated service refuses what a proxy has forwarded.
+#[tokio::test]
+async fn notice_comes_past_every_proxy_that_the_environment_names() {
+    let redis = require!(Redis::start().await);
+    let proxy = SilentService::start();
+    let imds = ImdsEmulator::start(InstanceIdentity::spot("i-0abc", "us-east-2b")).unwrap();
+    let engine = EngineEmulator::start(EngineConfig::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let policy = policy_file(folder.path(), POLICY);
+    let queue = queue(&redis, RUN, 1).await;
+    let (redis_url, engine_url, imds_url) = (redis.url(), engine.base_url(), imds.base_url());
+    let program = AgentProgram {
+        run: RUN,
+        node: "proxied",
+        redis: &redis_url,
+        imds: &imds_url,
+        engine: &engine_url,
+        policy: &policy,
+        kubeconfig: None,
+    };
+    let (mut agent, _) = program.start_with(&proxied(&proxy.url));
+    let knows_itself = view_becomes(&queue, "the instance to be known", |view| {
+        view.nodes.iter().any(|node| node.instance_id.as_deref() == Some("i-0abc"))
+    });
+    knows_itself.await.unwrap_or_else(|error| panic!("{error}\n{}", agent.log()));
+    let time = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(60);
+    imds.handle().announce_spot(SpotAction::Terminate, time);
+    view_becomes(&queue, "the node to be drained", |view| {
+        view.nodes.iter().any(|node| node.state == NodeState::Drained)
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", agent.log()));
+    assert_eq!(proxy.connections(), 0);
+    assert!(agent.is_running());
+}
+
+/// Case 5.
+#[tokio::test]
+async fn hop_limit_that_is_too_low_is_named_with_what_to_do() {
+    let redis = require!(Redis::start().await);
+    let imds = ImdsEmulator::start(InstanceIdentity::spot("i-0abc", "us-east-2b")).unwrap();
+    imds.handle().fault(path::TOKEN, Fault::Hang);
+    let engine = EngineEmulator::start(EngineConfig::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let policy = policy_file(folder.path(), POLICY);
+    let (redis_url, engine_url, imds_url) = (redis.url(), engine.base_url(), imds.base_url());
+    let program = AgentProgram {
+        run: RUN,
+        node: "container",
+        redis: &redis_url,
+        imds: &imds_url,
+        engine: &engine_url,
+        policy: &policy,
+        kubeconfig: None,
+    };
+    let (mut agent, health) = program.start();
+    for word in ["the hop limit is too low", "hostNetwork", "HttpPutResponseHopLimit"] {
+        agent.logged(word, EVENT_LIMIT).await.expect(word);
+    }
+    let asked = imds.handle().await_requests(path::TOKEN, 6);
+    tokio::time::timeout(Duration::from_secs(2 * 6), asked).await.expect("two seconds a cycle");
+    let metrics = reqwest::get(format!("{health}/metrics")).await.unwrap().text().await.unwrap();
+    let series = r#"ebbtide_imds_reads_total{outcome="hop_limit",source="spot"} "#;
+    let counted = metrics.lines().find_map(|line| line.strip_prefix(series));
+    assert!(counted.is_some_and(|count| count != "0"), "{metrics}");
+    assert_eq!(imds.handle().requests(path::SPOT_ACTION), 0, "never without a token");
+    // Once, not at every look.
+    let told = agent.log().matches("the hop limit is too low").count();
+    assert!(told <= 5, "once for each source: {told}");
+    assert!(agent.is_running());
+}
