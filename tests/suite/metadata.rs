@@ -6,7 +6,7 @@ use std::time::Duration;
 use ebbtide_agent::emulator::engine::{EngineConfig, EngineEmulator};
 use ebbtide_agent::emulator::imds::{Fault, SpotAction, path};
 use ebbtide_agent::emulator::{ImdsEmulator, InstanceIdentity};
-use ebbtide_harness::{Redis, require};
+use ebbtide_harness::{Aemm, Redis, require};
 use ebbtide_queue::control::NodeState;
 
 use crate::programs::*;
@@ -102,4 +102,41 @@ async fn hop_limit_that_is_too_low_is_named_with_what_to_do() {
     let told = agent.log().matches("the hop limit is too low").count();
     assert!(told <= 5, "once for each source: {told}");
     assert!(agent.is_running());
+}
+
+/// Cases 23 and 25, by AWS's own mock: the day has one digit, and the reboot is weeks ahead.
+#[tokio::test]
+async fn maintenance_that_is_weeks_ahead_is_told_to_the_second_and_drains_nothing() {
+    let redis = require!(Redis::start().await);
+    let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap();
+    let ahead = (14..60).map(|days| now + jiff::SignedDuration::from_hours(24 * days));
+    let has_one_digit = |at: &jiff::Timestamp| at.strftime("%d").to_string().starts_with('0');
+    let begins = ahead.clone().find(has_one_digit).expect("a month has such days");
+    let not_before = begins.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let terms = ["--code", "system-reboot", "--state", "active", "--not-before", &not_before];
+    let imds = require!(Aemm::start(&[&["events", "--imdsv2"], &terms[..]].concat()).await);
+    let engine = EngineEmulator::start(EngineConfig::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let policy = policy_file(folder.path(), POLICY);
+    let queue = queue(&redis, RUN, 1).await;
+    let (redis_url, engine_url, imds_url) = (redis.url(), engine.base_url(), imds.base_url());
+    let program = AgentProgram {
+        run: RUN,
+        node: "weeks-ahead",
+        redis: &redis_url,
+        imds: &imds_url,
+        engine: &engine_url,
+        policy: &policy,
+        kubeconfig: None,
+    };
+    let (mut agent, health) = program.start();
+    let told = view_becomes(&queue, "the maintenance to be told", |view| {
+        view.nodes.iter().any(|node| node.notice_kind.as_deref() == Some("maintenance"))
+    });
+    let told = told.await.unwrap_or_else(|error| panic!("{error}\n{}", agent.log()));
+    let deadline = told.nodes[0].notice_deadline.expect("a time");
+    let expected = u64::try_from(begins.as_millisecond()).unwrap();
+    assert!(deadline.0.abs_diff(expected) < 5_000, "{deadline}, not {begins}");
+    agent.ready(&format!("{health}/readyz"), EVENT_LIMIT).await.expect("it goes on");
+    assert!(queue.view().await.expect("redis is there").drains.is_empty());
 }
