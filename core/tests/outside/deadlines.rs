@@ -22,7 +22,7 @@ fn body(action: &str, time: u64) -> String {
 }
 
 proptest! {
-    #![proptest_config(cases(2_000))]
+    #![proptest_config(cases(500))]
 
     #[test]
     fn deadline_is_never_later_than_first_sight_plus_two_minutes(

@@ -28,7 +28,7 @@ fn by_hook(hook: &str) -> String {
 }
 
 proptest! {
-    #![proptest_config(cases(500))]
+    #![proptest_config(cases(100))]
 
     #[test]
     fn different_events_have_different_names(

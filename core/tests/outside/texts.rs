@@ -81,7 +81,7 @@ fn starts_at(text: &str) -> Option<UnixMillis> {
 }
 
 proptest! {
-    #![proptest_config(cases(2_000))]
+    #![proptest_config(cases(300))]
 
     /// Case 23, for every day there is and some that there are not.
     #[test]
