@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use reqwest::{Method, Response, StatusCode};
 use thiserror::Error;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::token::{TTL_SECONDS, Token, TokenStore};
 
@@ -17,9 +17,13 @@ const PROBE_PATH: &str = "/latest/meta-data/";
 const TTL_HEADER: &str = "x-aws-ec2-metadata-token-ttl-seconds";
 const TOKEN_HEADER: &str = "x-aws-ec2-metadata-token";
 
-/// Time limit of one request. A read that needs a new token makes two; with the question behind a
-/// hanging token call a cycle stays below two seconds.
+/// Time limit of one request. A read that needs a new token makes two, and the question behind a
+/// hanging token call is a third.
 const REQUEST_LIMIT: Duration = Duration::from_millis(800);
+
+/// Time limit of a read with everything that goes with it: 800 ms for a refused one, as much for a
+/// token call that hangs, 300 ms for the question behind it.
+const CYCLE_LIMIT: Duration = Duration::from_millis(1900);
 
 /// Time limit of the request that tells a hop limit from a dead service.
 const PROBE_LIMIT: Duration = Duration::from_millis(300);
@@ -98,11 +102,19 @@ impl ImdsClient {
 
     /// Reads a resource; `None` when it does not exist, which means that nothing is planned.
     ///
-    /// A token that is refused is replaced, and the read repeated, exactly once.
+    /// A token that is refused is replaced, and the read repeated, exactly once. It ends within two
+    /// seconds.
     ///
     /// # Errors
     /// No answer, or one that is neither a value nor its absence.
     pub async fn read(&self, path: &str) -> Result<Option<String>, ImdsError> {
+        match timeout(CYCLE_LIMIT, self.read_with_token(path)).await {
+            Ok(read) => read,
+            Err(_) => Err(ImdsError::Unreachable { problem: NO_ANSWER.to_owned() }),
+        }
+    }
+
+    async fn read_with_token(&self, path: &str) -> Result<Option<String>, ImdsError> {
         let token = self.tokens.current(|| self.fetch_token()).await?;
         let mut response = self.request(path, &token).await?;
         if response.status() == StatusCode::UNAUTHORIZED {
@@ -156,9 +168,12 @@ impl ImdsClient {
     }
 }
 
+/// What is wrong with a service that is too slow.
+const NO_ANSWER: &str = "no answer in time";
+
 fn unreachable(error: &reqwest::Error) -> ImdsError {
     let problem = if error.is_timeout() {
-        "no answer in time".to_owned()
+        NO_ANSWER.to_owned()
     } else {
         let source = std::error::Error::source(error);
         source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))

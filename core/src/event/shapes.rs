@@ -23,6 +23,10 @@ const ID_LIMIT: usize = 96;
 /// What Auto Scaling sends when a hook is created.
 const TEST_NOTIFICATION: &str = "autoscaling:TEST_NOTIFICATION";
 
+/// What a lifecycle action must be, for messages.
+const LIFECYCLE: &str = "a lifecycle action with EC2InstanceId, AutoScalingGroupName, \
+                         LifecycleHookName and LifecycleTransition";
+
 /// The members that tell the shapes apart.
 #[derive(Deserialize)]
 struct Marks {
@@ -256,10 +260,6 @@ fn event_of_instance(
     }
     Ok(event)
 }
-
-/// What a lifecycle action must be, for messages.
-const LIFECYCLE: &str = "a lifecycle action with EC2InstanceId, AutoScalingGroupName, \
-                         LifecycleHookName and LifecycleTransition";
 
 fn read_lifecycle_of(
     envelope: &Envelope,

@@ -86,10 +86,12 @@ pub fn damaged(body: &Body, dice: &mut Dice) -> String {
             members.insert(place, (name, value));
         }),
         1 => json.change_one_object(dice, |dice, members| {
-            let chosen = dice.below(members.len());
-            // A text, or nothing at all, may well mean something there.
-            members[chosen].1 = std::iter::repeat_with(|| anything(dice))
-                .find(|it| !matches!(it, Json::Text(_)) && *it != Json::Raw("null".to_owned()))
+            let chosen = &mut members[dice.below(members.len())].1;
+            // A text, nothing at all, or another list may well mean something there.
+            let is_list = |it: &Json| it.plain().starts_with('[');
+            *chosen = std::iter::repeat_with(|| anything(dice))
+                .filter(|it| !matches!(it, Json::Text(_)) && *it != Json::Raw("null".to_owned()))
+                .find(|it| !is_list(it) || !is_list(chosen))
                 .unwrap();
         }),
         2 => json.change_one_object(dice, |dice, members| {
@@ -106,10 +108,15 @@ pub fn damaged(body: &Body, dice: &mut Dice) -> String {
                 members[chosen].1 = Json::Raw("null".to_owned());
             }
         }),
-        3 => {
-            let of_words = dice.split();
-            change_case(&mut json, of_words);
-        }
+        3 => json.change_one_object(dice, |dice, members| {
+            let chosen = dice.below(members.len());
+            let (name, value) = &mut members[chosen];
+            if let Json::Text(text) = value
+                && WORDS.contains(&name.as_str())
+            {
+                *text = text.to_uppercase();
+            }
+        }),
         4 => in_a_list(&mut json, dice),
         _ => {
             let text = json.plain();
@@ -118,18 +125,6 @@ pub fn damaged(body: &Body, dice: &mut Dice) -> String {
         }
     }
     json.plain()
-}
-
-/// Writes one of the words of AWS, or the name of a member, in capitals.
-fn change_case(json: &mut Json, mut dice: Dice) {
-    json.change_one_object(&mut dice, |dice, members| {
-        let chosen = dice.below(members.len());
-        let (name, value) = &mut members[chosen];
-        match value {
-            Json::Text(text) if WORDS.contains(&name.as_str()) => *text = text.to_uppercase(),
-            _ => {}
-        }
-    });
 }
 
 /// Writes the values of one object as a list, in any order, or puts the whole body into a list.
