@@ -91,13 +91,14 @@ async fn hop_limit_that_is_too_low_is_named_with_what_to_do() {
     for word in ["the hop limit is too low", "hostNetwork", "HttpPutResponseHopLimit"] {
         agent.logged(word, EVENT_LIMIT).await.expect(word);
     }
-    let asked = imds.handle().await_requests(path::TOKEN, 6);
+    let handle = imds.handle();
+    let asked = handle.await_requests(path::TOKEN, 6);
     tokio::time::timeout(Duration::from_secs(2 * 6), asked).await.expect("two seconds a cycle");
     let metrics = reqwest::get(format!("{health}/metrics")).await.unwrap().text().await.unwrap();
     let series = r#"ebbtide_imds_reads_total{outcome="hop_limit",source="spot"} "#;
     let counted = metrics.lines().find_map(|line| line.strip_prefix(series));
     assert!(counted.is_some_and(|count| count != "0"), "{metrics}");
-    assert_eq!(imds.handle().requests(path::SPOT_ACTION), 0, "never without a token");
+    assert_eq!(handle.requests(path::SPOT_ACTION), 0, "never without a token");
     // Once, not at every look.
     let told = agent.log().matches("the hop limit is too low").count();
     assert!(told <= 5, "once for each source: {told}");
