@@ -11,6 +11,7 @@ pub mod ids;
 pub mod maintenance;
 pub mod marks;
 pub mod notice;
+mod object;
 pub mod observation;
 pub mod policy;
 pub mod sample;

@@ -78,6 +78,20 @@ impl<T> Signal<T> {
 #[serde(transparent)]
 pub struct InstanceId(pub String);
 
+/// Longest id of an EC2 instance, in characters: today's have 19.
+const EC2_ID_LIMIT: usize = 32;
+
+impl InstanceId {
+    /// The id of an EC2 instance: `i-` and small letters, digits or `-`; `None` for any other text.
+    pub fn of_ec2(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix("i-")?;
+        let is_plain =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_id = !rest.is_empty() && rest.bytes().all(is_plain) && text.len() <= EC2_ID_LIMIT;
+        is_id.then(|| Self(text.to_owned()))
+    }
+}
+
 impl fmt::Display for InstanceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

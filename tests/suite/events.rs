@@ -1,16 +1,15 @@
 //! The real `ebbtide controller` process and its queue of events, against moto, Redis and a real
 //! API server.
 
-use std::net::TcpListener;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use ebbtide_core::ids::PolicyVersion;
 use ebbtide_core::policy::Market;
 use ebbtide_harness::{ControlPlane, Moto, NodeSpec, Program, Redis, require, until};
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::control::{ControlView, DrainReason, NodeRecord, NodeState};
+use ebbtide_queue::state::SlotState;
 use serde_json::{Value, json};
 
 use crate::aws::{Group, Queue, queue_url};
@@ -85,33 +84,6 @@ impl<'a> Controller<'a> {
             None => options.arguments(["--no-kubernetes"]),
         };
         (options.start().expect("the controller starts"), format!("http://{listen}"))
-    }
-}
-
-/// A metadata service that takes connections and never answers; it counts them.
-struct SilentMetadata {
-    url: String,
-    connections: Arc<AtomicU32>,
-}
-
-impl SilentMetadata {
-    fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let connections = Arc::new(AtomicU32::new(0));
-        let counted = connections.clone();
-        std::thread::spawn(move || {
-            let mut held = Vec::new();
-            for connection in listener.incoming() {
-                counted.fetch_add(1, Ordering::SeqCst);
-                held.push(connection);
-            }
-        });
-        Self { url, connections }
-    }
-
-    fn connections(&self) -> u32 {
-        self.connections.load(Ordering::SeqCst)
     }
 }
 
@@ -213,6 +185,11 @@ async fn admission_that_refuses_the_cordon_is_surfaced_and_keeps_the_message() {
     let policy = policy_file(folder.path(), POLICY);
     let work = queue(&redis, RUN, 1).await;
     report_once(&work, &name).await;
+    work.enqueue(group(0, 4, 100)).await.expect("enqueued");
+    let holder = format!("{name}/boot/agent-1").parse().unwrap();
+    let ttl = Duration::from_secs(15);
+    let leased = work.lease(&holder, 4, ttl, PolicyVersion(0)).await.expect("leased");
+    assert_eq!(leased.grants.len(), 4);
     let events = Queue::create(&moto, "events").await;
     let controller = Controller {
         kubeconfig: Some((cluster.kubeconfig(), &namespace)),
@@ -222,6 +199,11 @@ async fn admission_that_refuses_the_cordon_is_surfaced_and_keeps_the_message() {
     events.send(&spot(instance)).await;
 
     drain_is_asked_for(&work, &controller).await;
+    units_become(&work, "the work to be back", |units| {
+        units.len() == 4 && units.iter().all(|unit| unit.state == SlotState::Enqueued)
+    })
+    .await
+    .expect("a silent agent's leases end");
     controller.logged("its message is kept", EVENT_LIMIT).await.expect("an error in the log");
     let status: Value = serde_json::from_str(&text_of(&format!("{health}/status")).await).unwrap();
     let problem = status["eventProblems"][0].as_str().expect("a problem").to_owned();
@@ -329,7 +311,7 @@ async fn refuse_changes_of(cluster: &ControlPlane, name: &str) {
 async fn controller_is_ready_at_once_and_never_asks_the_metadata_service() {
     let redis = require!(Redis::start().await);
     let moto = require!(Moto::start().await);
-    let metadata = SilentMetadata::start();
+    let metadata = SilentService::start();
     let _pool = Group::create(&moto, "rollout-events", 1, 5).await;
     let _events = Queue::create(&moto, "events").await;
     let folder = tempfile::tempdir().unwrap();

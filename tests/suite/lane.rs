@@ -18,13 +18,15 @@ mod world;
 
 use std::time::Duration;
 
+use ebbtide_agent::emulator::imds::SpotAction;
+use ebbtide_agent::emulator::{EngineConfig, EngineEmulator, ImdsEmulator, InstanceIdentity};
 use ebbtide_agent::kubernetes::{Departure, KubePods, NodePods, PodId};
 use ebbtide_core::policy::BlockedEviction;
-use ebbtide_harness::{ControlPlane, NodeSpec, require, until};
+use ebbtide_harness::{ControlPlane, NodeSpec, Redis, require, until};
 use serde_json::{Value, json};
 
 use self::world::{Space, client, condition, pod};
-use crate::programs::EVENT_LIMIT;
+use crate::programs::{AgentProgram, EVENT_LIMIT, policy_file};
 
 // Case 36.
 #[tokio::test]
@@ -49,6 +51,55 @@ async fn pod_that_a_budget_keeps_is_deleted_at_deadline_minus_grace() {
     assert!(message.contains(&pod) && message.contains("budget solid"), "{message}");
     assert!(agent.metric(r#"ebbtide_evictions_total{outcome="deleted"}"#).await >= 1.0);
     assert!(agent.metric(r#"ebbtide_evictions_total{outcome="evicted"}"#).await >= 1.0);
+    space.close().await;
+}
+
+/// For the agent as a program: nothing else is to be seen of its log.
+const POLICY: &str = "
+apiVersion: ebbtide.dev/v1alpha1
+kind: FleetPolicy
+metadata: {name: lane}
+spec:
+  queue: {shards: 1}
+  trainer: {groupsPerStep: 2, groupSize: 4}
+  rollout: {maxReplicas: 4, pools: [local], concurrencyPerReplica: 16}
+  pools: [{name: local, provider: local, market: spot, maxNodes: 4}]
+";
+
+// Case 36, the log.
+#[tokio::test]
+async fn log_names_the_pod_that_a_budget_keeps_and_what_becomes_of_it() {
+    let redis = require!(Redis::start().await);
+    let cluster = require!(ControlPlane::shared().await);
+    let space = Space::new(&cluster, "lane-log").await;
+    space.run_pod("kept", "kept").await;
+    space.keep_pods("solid", "kept").await;
+    let imds = ImdsEmulator::start(InstanceIdentity::spot("i-0abc", "us-east-2b")).unwrap();
+    let engine = EngineEmulator::start(EngineConfig::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let policy = policy_file(folder.path(), POLICY);
+    let (redis_url, engine_url, imds_url) = (redis.url(), engine.base_url(), imds.base_url());
+    let program = AgentProgram {
+        run: "lane",
+        node: &space.node,
+        redis: &redis_url,
+        imds: &imds_url,
+        engine: &engine_url,
+        policy: &policy,
+        kubeconfig: Some(cluster.kubeconfig()),
+    };
+    let (mut agent, health) = program.start();
+    agent.ready(&format!("{health}/readyz"), EVENT_LIMIT).await.expect("ready");
+    let time = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(12);
+    imds.handle().announce_spot(SpotAction::Terminate, time);
+    let pod = format!("{}/kept", space.name);
+    for message in ["eviction blocked, trying again", "pod kept by its disruption budget"] {
+        agent.logged(message, EVENT_LIMIT).await.unwrap_or_else(|error| panic!("{error}"));
+        let log = agent.log();
+        let line = log.lines().find(|line| line.contains(message)).expect("logged");
+        assert!(line.contains(&pod) && line.contains("solid"), "{line}");
+    }
+    space.pod_goes("kept").await;
     space.close().await;
 }
 

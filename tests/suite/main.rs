@@ -14,6 +14,7 @@ mod controller;
 mod demo;
 mod events;
 mod lane;
+mod metadata;
 mod operator;
 mod policy;
 mod programs;

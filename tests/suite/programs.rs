@@ -1,7 +1,9 @@
 //! The `ebbtide` binary as real processes, and the queue beside them, as a test's trainer sees it.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ebbtide_core::ids::{GroupId, PolicyVersion};
@@ -79,6 +81,33 @@ pub async fn view_becomes(
         .await
 }
 
+/// A service that takes connections and never answers; it counts them.
+pub struct SilentService {
+    pub url: String,
+    connections: Arc<AtomicU32>,
+}
+
+impl SilentService {
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let connections = Arc::new(AtomicU32::new(0));
+        let counted = connections.clone();
+        std::thread::spawn(move || {
+            let mut held = Vec::new();
+            for connection in listener.incoming() {
+                counted.fetch_add(1, Ordering::SeqCst);
+                held.push(connection);
+            }
+        });
+        Self { url, connections }
+    }
+
+    pub fn connections(&self) -> u32 {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
 /// `ebbtide agent` for a node.
 pub struct AgentProgram<'a> {
     pub run: &'a str,
@@ -93,6 +122,11 @@ pub struct AgentProgram<'a> {
 impl AgentProgram<'_> {
     /// Starts it; gives the process and the address of its health endpoints.
     pub fn start(&self) -> (Program, String) {
+        self.start_with(&[])
+    }
+
+    /// As [`AgentProgram::start`], with more variables in its environment.
+    pub fn start_with(&self, variables: &[(&str, &str)]) -> (Program, String) {
         let port = Program::free_port().expect("a free port");
         let listen = format!("127.0.0.1:{port}");
         let mut arguments = vec![
@@ -119,6 +153,9 @@ impl AgentProgram<'_> {
             .variable("NO_COLOR", "1");
         if let Some(kubeconfig) = self.kubeconfig {
             options = options.variable("KUBECONFIG", &kubeconfig.display().to_string());
+        }
+        for (name, value) in variables {
+            options = options.variable(name, value);
         }
         (options.start().expect("the agent starts"), format!("http://{listen}"))
     }

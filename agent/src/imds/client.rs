@@ -8,21 +8,22 @@ use std::time::Duration;
 
 use reqwest::{Method, Response, StatusCode};
 use thiserror::Error;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use super::token::{Token, TokenStore};
+use super::token::{TTL_SECONDS, Token, TokenStore};
 
 const TOKEN_PATH: &str = "/latest/api/token";
 const PROBE_PATH: &str = "/latest/meta-data/";
 const TTL_HEADER: &str = "x-aws-ec2-metadata-token-ttl-seconds";
 const TOKEN_HEADER: &str = "x-aws-ec2-metadata-token";
 
-/// Lifetime asked for a token, in seconds: the longest there is, six hours.
-const TOKEN_TTL_SECONDS: u64 = 21_600;
-
-/// Time limit of one request. A read that needs a new token makes two; with the question behind a
-/// hanging token call a cycle stays below two seconds.
+/// Time limit of one request. A read that needs a new token makes two, and the question behind a
+/// hanging token call is a third.
 const REQUEST_LIMIT: Duration = Duration::from_millis(800);
+
+/// Time limit of a read with everything that goes with it: 800 ms for a refused one, as much for a
+/// token call that hangs, 300 ms for the question behind it.
+const CYCLE_LIMIT: Duration = Duration::from_millis(1900);
 
 /// Time limit of the request that tells a hop limit from a dead service.
 const PROBE_LIMIT: Duration = Duration::from_millis(300);
@@ -61,6 +62,9 @@ pub enum ImdsError {
         /// What was asked.
         path: String,
     },
+    /// The token call was answered by something else.
+    #[error("metadata service answered the token call without a token: is it another service?")]
+    NoToken,
     /// The body is too long.
     #[error("metadata body of {path} must be at most {BODY_BYTES_MAX} bytes")]
     TooLong {
@@ -98,11 +102,19 @@ impl ImdsClient {
 
     /// Reads a resource; `None` when it does not exist, which means that nothing is planned.
     ///
-    /// A token that is refused is replaced, and the read repeated, exactly once.
+    /// A token that is refused is replaced, and the read repeated, exactly once. It ends within two
+    /// seconds.
     ///
     /// # Errors
     /// No answer, or one that is neither a value nor its absence.
     pub async fn read(&self, path: &str) -> Result<Option<String>, ImdsError> {
+        match timeout(CYCLE_LIMIT, self.read_with_token(path)).await {
+            Ok(read) => read,
+            Err(_) => Err(ImdsError::Unreachable { problem: NO_ANSWER.to_owned() }),
+        }
+    }
+
+    async fn read_with_token(&self, path: &str) -> Result<Option<String>, ImdsError> {
         let token = self.tokens.current(|| self.fetch_token()).await?;
         let mut response = self.request(path, &token).await?;
         if response.status() == StatusCode::UNAUTHORIZED {
@@ -124,7 +136,7 @@ impl ImdsClient {
 
     async fn fetch_token(&self) -> Result<Token, ImdsError> {
         let request = self.http.request(Method::PUT, self.url(TOKEN_PATH));
-        let response = match request.header(TTL_HEADER, TOKEN_TTL_SECONDS).send().await {
+        let response = match request.header(TTL_HEADER, TTL_SECONDS).send().await {
             Ok(response) => response,
             Err(error) if error.is_timeout() && !error.is_connect() => {
                 return Err(self.explain_hang(&error).await);
@@ -135,11 +147,10 @@ impl ImdsClient {
         if status != StatusCode::OK {
             return Err(ImdsError::Status { status: status.as_u16(), path: TOKEN_PATH.to_owned() });
         }
-        let promised = response.headers().get(TTL_HEADER);
-        let promised = promised.and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        let ttl = Duration::from_secs(promised.unwrap_or(TOKEN_TTL_SECONDS));
-        let text = body_of(response, TOKEN_PATH).await?;
-        Ok(Token::new(text, ttl, Instant::now()))
+        let promised = response.headers().get(TTL_HEADER).cloned();
+        let promised = promised.as_ref().and_then(|value| value.to_str().ok());
+        let body = body_of(response, TOKEN_PATH).await?;
+        Token::granted(&body, promised, Instant::now()).ok_or(ImdsError::NoToken)
     }
 
     /// A token call that hangs while a read without a token is refused at once: the reply to the
@@ -157,9 +168,12 @@ impl ImdsClient {
     }
 }
 
+/// What is wrong with a service that is too slow.
+const NO_ANSWER: &str = "no answer in time";
+
 fn unreachable(error: &reqwest::Error) -> ImdsError {
     let problem = if error.is_timeout() {
-        "no answer in time".to_owned()
+        NO_ANSWER.to_owned()
     } else {
         let source = std::error::Error::source(error);
         source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))

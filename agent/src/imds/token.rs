@@ -1,4 +1,5 @@
-//! The session token: shared by all reads, fetched by one of them at a time, renewed in time.
+//! The session token: what is granted, read; shared by all reads, fetched by one of them at a time,
+//! renewed in time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,6 +7,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::ImdsError;
+
+/// Lifetime asked for a token, in seconds: the longest there is, six hours.
+pub(super) const TTL_SECONDS: u64 = 21_600;
+
+/// Longest token, in bytes. Today's have 56; a header of this length is taken by every server.
+const TEXT_BYTES_MAX: usize = 1024;
 
 /// How long before its end a token is renewed, unless it lives too short for that.
 const RENEWAL_LEAD: Duration = Duration::from_secs(300);
@@ -19,10 +26,21 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// A token granted at `now`.
-    pub(super) fn new(text: String, ttl: Duration, now: Instant) -> Self {
+    /// The token in an answer that came at `now`; `None` when it has none that a header could carry.
+    ///
+    /// `promised`: how many seconds it lives, as the answer says. Nonsense, or nothing, stands for
+    /// what was asked: a token that ends earlier is refused, and replaced then.
+    pub(super) fn granted(body: &str, promised: Option<&str>, now: Instant) -> Option<Self> {
+        let text = body.trim();
+        let is_text = !text.is_empty() && text.len() <= TEXT_BYTES_MAX;
+        if !is_text || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return None;
+        }
+        let seconds = promised.and_then(|text| text.trim().parse().ok());
+        let seconds = seconds.filter(|seconds| (1..=TTL_SECONDS).contains(seconds));
+        let ttl = Duration::from_secs(seconds.unwrap_or(TTL_SECONDS));
         let lead = RENEWAL_LEAD.min(ttl / 10);
-        Self { text: text.into(), renew_at: now + (ttl - lead), ends_at: now + ttl }
+        Some(Self { text: text.into(), renew_at: now + (ttl - lead), ends_at: now + ttl })
     }
 
     pub(super) fn text(&self) -> &str {
@@ -91,5 +109,47 @@ impl TokenStore {
 
     fn token(&self) -> MutexGuard<'_, Option<Token>> {
         self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn token_is_renewed_before_it_ends() {
+        let now = Instant::now();
+        let token = Token::granted("AQAE==\n", Some("60"), now).expect("a token");
+        assert_eq!(token.text(), "AQAE==");
+        assert_eq!(token.ends_at, now + Duration::from_secs(60));
+        assert_eq!(token.renew_at, now + Duration::from_secs(54));
+    }
+
+    #[test]
+    fn answer_without_a_token_grants_none() {
+        let long = "x".repeat(TEXT_BYTES_MAX + 1);
+        for body in ["", " \n", "two words", "<?xml version=\"1.0\"?>\n", "tök", "a\u{0}b", &long]
+        {
+            assert_eq!(Token::granted(body, Some("60"), Instant::now()), None, "{body:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_granted_can_be_sent_and_ends_within_six_hours(
+            body in "\\PC{0,40}|[!-~]{1,80}",
+            promised in proptest::option::of("-?[0-9]{1,20}|\\PC{0,10}| [0-9]{1,5} "),
+        ) {
+            let now = Instant::now();
+            let Some(token) = Token::granted(&body, promised.as_deref(), now) else {
+                return Ok(());
+            };
+            prop_assert!(reqwest::header::HeaderValue::from_str(token.text()).is_ok());
+            prop_assert!(token.ends_at > now, "{:?}", promised);
+            prop_assert!(token.ends_at <= now + Duration::from_secs(TTL_SECONDS));
+            prop_assert!(token.renew_at <= token.ends_at);
+        }
     }
 }

@@ -13,6 +13,8 @@ mod evictions;
 mod foreign;
 mod group_workers;
 mod groups;
+mod kinds;
+mod metadata;
 mod notices;
 mod outages;
 mod preemption;

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use ebbtide_agent::Agent;
 use ebbtide_agent::marks::{MarkError, NodeEvent, NodeMarks};
 use ebbtide_core::ids::{NodeName, ReplicaId};
-use ebbtide_core::policy::{Market, RebalanceAction};
+use ebbtide_core::policy::Market;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::wall_clock_now;
 use ebbtide_queue::command::HandBackCause;
@@ -166,6 +166,7 @@ async fn drain_request_empties_the_node_and_its_cancellation_brings_it_back() {
     within(world.marks.wait_for(&node.name, |marked| !marked.is_cordoned)).await;
 }
 
+/// Case 20.
 #[tokio::test(flavor = "multi_thread")]
 async fn rebalance_stops_leases_for_its_time_and_running_work_goes_on() {
     let world = World::new();
@@ -181,17 +182,7 @@ async fn rebalance_stops_leases_for_its_time_and_running_work_goes_on() {
     assert_eq!(world.take_samples(16).await.len(), 16, "the gate reopens by itself");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn ignored_rebalance_changes_nothing() {
-    let world = World::new();
-    let node = world.node("n1").with(|config| config.drain.rebalance = RebalanceAction::Ignore);
-    let node = node.start();
-    node.imds().recommend_rebalance(timestamp_now());
-    world.enqueue((0..8).map(|n| group(&format!("g{n}"), 8, 20))).await;
-    world.take_samples(64).await;
-    assert!(node.agent.is_gate_open() && node.agent.notice().is_none());
-}
-
+/// Case 18.
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_clock_leaves_no_more_than_the_longest_notice() {
     fn fast() -> UnixMillis {
@@ -248,18 +239,6 @@ async fn hand_back_never_waits_for_kubernetes() {
     assert_eq!(report.drains.len(), 1);
     assert!(report.drains[0].duration < Duration::from_secs(2), "{report:?}");
     task.abort();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn slow_path_never_delays_another() {
-    use ebbtide_agent::emulator::imds::{Fault, path};
-    let world = World::new();
-    let node = world.node("n1").start();
-    node.imds().fault(path::REBALANCE, Fault::Hang);
-    let before = node.imds().requests(path::SPOT_ACTION);
-    within(node.imds().await_requests(path::REBALANCE, 3)).await;
-    let looks = node.imds().requests(path::SPOT_ACTION) - before;
-    assert!(looks > 6, "three hanging reads take over a second and a half, got {looks} looks");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,4 @@
-//! The documented shapes as a table, and any bytes at all.
-
-use proptest::prelude::*;
+//! The documented shapes as a table; `tests/outside` has the laws for all bodies.
 
 use super::*;
 
@@ -292,63 +290,5 @@ fn kinds_have_words_of_their_own() {
     assert_eq!(words.len(), EventKind::ALL.len());
     for (body, _) in documented() {
         assert!(EventKind::ALL.contains(&read(&body).kind()));
-    }
-}
-
-/// A documented body in which one place was changed.
-fn mutated() -> impl Strategy<Value = Vec<u8>> {
-    let bodies: Vec<String> = documented().into_iter().map(|(body, _)| body).collect();
-    let change = (any::<prop::sample::Index>(), 0_u8..4, prop::collection::vec(any::<u8>(), 0..12));
-    (prop::sample::select(bodies), prop::collection::vec(change, 1..4)).prop_map(
-        |(body, changes)| {
-            let mut bytes = body.into_bytes();
-            for (place, how, with) in changes {
-                let at = place.index(bytes.len().max(1)).min(bytes.len());
-                match how {
-                    0 => bytes.truncate(at),
-                    1 => bytes.splice(at..at, with).for_each(drop),
-                    2 => bytes.splice(at..(at + with.len()).min(bytes.len()), with).for_each(drop),
-                    _ => bytes.drain(at..(at + with.len()).min(bytes.len())).for_each(drop),
-                }
-            }
-            bytes
-        },
-    )
-}
-
-fn check(bytes: &[u8]) -> Result<(), TestCaseError> {
-    let Ok(event) = parse_event(&String::from_utf8_lossy(bytes)) else { return Ok(()) };
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    prop_assert!(event.id.len() <= 96 && event.id.chars().all(is_plain), "{}", event.id);
-    for instance in event.instances() {
-        prop_assert!(instance.0.starts_with("i-") && instance.0.len() <= 32, "{instance}");
-    }
-    Ok(())
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(8_000))]
-
-    #[test]
-    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        check(&bytes)?;
-    }
-
-    #[test]
-    fn changed_bodies_are_read_or_refused(bytes in mutated()) {
-        check(&bytes)?;
-    }
-
-    #[test]
-    fn any_members_are_read_or_refused(
-        detail_type in "EC2 Spot Instance Interruption Warning|AWS Health Event|\\PC{0,40}",
-        detail in "\\{\"(instance-id|service|EC2InstanceId)\":(\"\\PC{0,40}\"|[0-9]{1,20}|null)\\}",
-        time in "\\PC{0,30}|-?[0-9]{1,20}|[0-9]{4}-[0-9]{2}-[0-9]{2}T00:00:00Z",
-    ) {
-        let body = format!(
-            r#"{{"detail-type":"{detail_type}","time":"{time}","detail":{detail}}}"#
-        );
-        check(body.as_bytes())?;
-        check(through_sns(&body).as_bytes())?;
     }
 }

@@ -1,4 +1,5 @@
-//! The HTTP side of the emulated IMDS: faults first, then the token, then the resource.
+//! The HTTP side of the emulated IMDS: faults first, then the token, then the resource. Calls that
+//! came through a proxy are refused, and so are those with two tokens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,6 +64,12 @@ async fn serve(
         Some(Fault::Delay(delay)) => tokio::time::sleep(delay).await,
         None => {}
     }
+    if headers.contains_key("x-forwarded-for") {
+        return page(StatusCode::FORBIDDEN);
+    }
+    if headers.get_all(TOKEN_HEADER).iter().count() > 1 {
+        return page(StatusCode::BAD_REQUEST);
+    }
     if method == Method::PUT {
         return grant_token(&imds, path, &headers);
     }
@@ -78,9 +85,9 @@ async fn serve(
     }
 }
 
-/// Answers a `PUT`. Forwarded calls and dated versions of the path are refused, as documented.
+/// Answers a `PUT`. Dated versions of the path are refused, as documented.
 fn grant_token(imds: &Imds, path: &str, headers: &HeaderMap) -> Response {
-    if path != path::TOKEN || headers.contains_key("x-forwarded-for") {
+    if path != path::TOKEN {
         return page(StatusCode::FORBIDDEN);
     }
     let seconds = header(headers, TTL_HEADER).and_then(|value| value.trim().parse::<u64>().ok());

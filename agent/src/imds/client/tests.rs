@@ -98,6 +98,20 @@ async fn service_that_is_away_slow_or_failing_is_an_error_in_bounded_time() {
     assert_eq!(read(&client, path::SPOT_ACTION).await, Ok(None));
 }
 
+/// Case 5, the time of a cycle: a refused token costs two more calls, each of them slow.
+#[tokio::test]
+async fn cycle_of_calls_that_are_all_slow_ends_in_time_and_the_next_one_succeeds() {
+    let (_imds, handle, client) = started();
+    read(&client, path::ZONE).await.unwrap();
+    handle.revoke_tokens();
+    handle.fault(EVERY_PATH, Fault::Delay(Duration::from_millis(650)));
+    let begun = Instant::now();
+    let refused = read(&client, path::ZONE).await;
+    assert!(begun.elapsed() < CYCLE_LIMIT, "took {:?}", begun.elapsed());
+    assert!(matches!(refused, Err(ImdsError::Unreachable { .. })), "{refused:?}");
+    assert_eq!(read(&client, path::ZONE).await, Ok(Some("us-east-2b".to_owned())));
+}
+
 #[tokio::test]
 async fn endless_body_is_not_read() {
     let (_imds, handle, client) = started();

@@ -1,5 +1,8 @@
 //! What the sources say, look by look, and what counts then.
 
+use ebbtide_core::notice::SPOT_LEAD_MAX;
+use proptest::prelude::*;
+
 use super::*;
 
 const WALL: UnixMillis = UnixMillis(1_000_000_000);
@@ -20,6 +23,7 @@ fn look(start: Instant, after: u64, source: Source, what: Option<(NoticeKind, u6
     Sighting { source, announcement, wall, at: start + seconds(after) }
 }
 
+/// Case 16.
 #[test]
 fn moving_time_is_one_notice_with_the_earliest_deadline() {
     let start = Instant::now();
@@ -45,6 +49,45 @@ fn earlier_time_and_hibernation_tighten() {
     assert_eq!(deadline(&notices), Some(start + seconds(45)));
     notices.see(look(start, 6, Source::Spot, Some((NoticeKind::SpotHibernate, 40))));
     assert_eq!(deadline(&notices), Some(start + seconds(6)));
+}
+
+proptest! {
+    /// Cases 16 and 18: whatever the wall clock says and however it is set meanwhile, and whatever
+    /// time the service tells, the node has two minutes at most, and never more than before.
+    #[test]
+    fn no_clock_and_no_body_put_a_spot_deadline_off(
+        looks in prop::collection::vec(
+            (0..10_u64, 0..2_000_000_u64, 0..2_000_000_u64, 0..3_usize),
+            1..30,
+        ),
+    ) {
+        let start = Instant::now();
+        let mut notices = Notices::new(terms(RebalanceAction::StopLeases));
+        let (mut at, mut before) = (start, None);
+        for (later, wall, time, kind) in looks {
+            at += seconds(later);
+            let kinds =
+                [NoticeKind::SpotTerminate, NoticeKind::SpotStop, NoticeKind::SpotHibernate];
+            let announcement =
+                Announcement { kind: kinds[kind], time: Some(UnixMillis(time)) };
+            notices.see(Sighting {
+                source: Source::Spot,
+                announcement: Some(announcement),
+                wall: UnixMillis(wall),
+                at,
+            });
+            let emptying = notices.emptying(at).expect("a Spot notice empties the node");
+            let first_seen = before.map_or(at, |(_, first_seen)| first_seen);
+            prop_assert!(emptying.deadline <= first_seen + SPOT_LEAD_MAX);
+            if let Some((deadline, _)) = before {
+                prop_assert!(emptying.deadline <= deadline);
+            }
+            if kinds[kind] == NoticeKind::SpotHibernate {
+                prop_assert!(emptying.deadline <= at, "hibernation begins at once");
+            }
+            before = Some((emptying.deadline, first_seen));
+        }
+    }
 }
 
 #[test]
