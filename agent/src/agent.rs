@@ -159,6 +159,7 @@ impl Agent {
             identity: Mutex::new(InstanceFacts::default()),
             run_version: watch::Sender::new(PolicyVersion::default()),
             queue_answered_at: watch::Sender::new(None),
+            is_reclaimed: watch::Sender::new(false),
             queue_trouble: watch::Sender::default(),
             membership: watch::Sender::default(),
             config,

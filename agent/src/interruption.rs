@@ -281,6 +281,10 @@ impl Flow {
 
     /// Begins, tightens or ends the drain.
     fn steer_drain(&mut self, want: Option<Want>, now: Instant) {
+        if let Some(mut drain) = self.drain.take_if(|drain| drain.is_superseded(&self.key)) {
+            // A report would bear the name of the one that follows.
+            drain.cancel(&self.shared, now);
+        }
         match (&mut self.drain, want) {
             (None, None) => {}
             (None, Some(want)) => {

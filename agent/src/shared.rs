@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     /// The EP group that the node serves, by its engine pod's labels; none while that is unknown
     /// or there is no such pod.
     pub(crate) membership: watch::Sender<Option<Membership>>,
+    /// Whether everything that earlier agents of the node held was handed back.
+    pub(crate) is_reclaimed: watch::Sender<bool>,
     /// Why the queue gave no answer, while it gives none.
     pub(crate) queue_trouble: watch::Sender<Option<String>>,
 }
@@ -153,6 +155,11 @@ impl Shared {
         let (ledger, workers) = (self.desk.ledger(), self.workers.workers());
         let is_at_rest = !self.gate.has_claims() && ledger.is_at_rest() && workers.is_at_rest();
         is_at_rest.then(|| ledger.held() + workers.held())
+    }
+
+    /// As [`Self::is_empty`], and nothing is left of what earlier agents of the node held.
+    pub(crate) fn has_let_go(&self) -> bool {
+        self.is_empty() && *self.is_reclaimed.borrow()
     }
 
     /// When a unit of an engine or of a custom worker was last handed back.

@@ -74,7 +74,7 @@ const UNREADABLE_PAUSE: Duration = Duration::from_mins(15);
 const UNKNOWN_PAUSE: Duration = Duration::from_secs(60);
 
 /// How drain requests for events begin.
-const REQUEST_PREFIX: &str = "event-";
+pub(crate) const REQUEST_PREFIX: &str = "event-";
 
 /// The parts that the flow works with; cheap to clone.
 #[derive(Clone)]

@@ -22,7 +22,7 @@ use ebbtide_core::observation::InstanceId;
 use ebbtide_core::policy::{FleetPolicy, Mode};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::{Backoff, QueueError, WorkQueue};
-use ebbtide_queue::control::{ControlView, LifecycleRecord, NodeRecord};
+use ebbtide_queue::control::{ControlView, DrainReason, DrainRequest, LifecycleRecord, NodeRecord};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -35,6 +35,7 @@ pub use self::memory::MemoryHooks;
 use self::plan::{LifecycleFacts, LifecyclePlan, NodeSeen, depends_on_leases, plan_lifecycle};
 use crate::aws::AwsError;
 use crate::capacity::CALL_LIMIT;
+use crate::events::REQUEST_PREFIX;
 use crate::events::places::{record_of_instance, record_of_node};
 use crate::fence::{Fence, FenceError};
 use crate::leader::Leadership;
@@ -186,12 +187,14 @@ impl LifecycleKeeper {
             return Ok(self.queue.remove_lifecycle(&action.instance_id).await?);
         }
         let plan = self.plan(action, tracked, world).await;
-        if world.policy.mode == Mode::Observe {
+        if let LifecyclePlan::Drain { remaining } = plan {
+            self.request_drain(action, remaining, world).await?;
+        } else if world.policy.mode == Mode::Observe {
             self.recommend(action, tracked, plan);
             return Ok(());
         }
         match plan {
-            LifecyclePlan::Wait(_) => {}
+            LifecyclePlan::Wait(_) | LifecyclePlan::Drain { .. } => {}
             LifecyclePlan::Heartbeat(awaited) => {
                 self.claim("heartbeat", action, world.turn).await?;
                 let answer = self.hooks.heartbeat(action).await?;
@@ -268,15 +271,38 @@ impl LifecycleKeeper {
         timeout(HELD_LIMIT, self.queue.held_by(&node.node)).await.ok()?.ok()
     }
 
+    /// Hand-back is no write to AWS: it is asked for in mode observe as well.
+    async fn request_drain(
+        &self,
+        action: &LifecycleRecord,
+        remaining: Duration,
+        world: &World<'_>,
+    ) -> Result<(), KeepError> {
+        let NodeSeen::Record(node) = self.node_of(action, world.view).await else { return Ok(()) };
+        let generation = self.claim("drain", action, world.turn).await?;
+        let (instance, seen_at) = (&action.instance_id, action.seen_at.0);
+        let request = DrainRequest {
+            replica: node.replica.clone(),
+            request_id: format!("{REQUEST_PREFIX}{instance}-{seen_at}"),
+            generation,
+            reason: DrainReason::Lifecycle,
+            remaining,
+            lost: node.node.clone().into(),
+        };
+        self.queue.request_drain(request).await?;
+        tracing::info!(instance, node = node.node.as_str(), "drain asked for");
+        Ok(())
+    }
+
     async fn claim(
         &self,
         verb: &str,
         action: &LifecycleRecord,
         turn: u64,
-    ) -> Result<(), FenceError> {
+    ) -> Result<u64, FenceError> {
         let (queue, leadership) = (&self.queue, &self.leadership);
         let fence = Fence { queue, leadership, process: self.process, turn };
-        fence.claim(verb, &action.instance_id, CALL_LIMIT).await.map(drop)
+        fence.claim(verb, &action.instance_id, CALL_LIMIT).await
     }
 
     /// An action that Auto Scaling does not know any more has ended.

@@ -34,6 +34,9 @@ group stops the whole group; only the named node is marked.
 Exit code: 0 done; 1 it was refused, or with --wait something was still held at the deadline; 2 for
 wrong usage, an unknown node or a run out of reach.";
 
+/// How long after its deadline a node has outlived what AWS announced.
+const OUTLIVED_AFTER: Duration = Duration::from_mins(10);
+
 fn report_limit() -> clap::builder::RangedU64ValueParser<u64> {
     clap::value_parser!(u64).range(1..=REPORTS_KEPT as u64)
 }
@@ -234,7 +237,7 @@ async fn cancel(queue: &WorkQueue, node: &NodeName) -> anyhow::Result<Answer> {
         let json = json!({ "ok": true, "node": node, "cancelled": false, "drain": null });
         return Ok(Answer { is_good: true, text, json });
     };
-    if let Some(why) = why_not_cancel(drain, standing::deadline_words(drain, &view)) {
+    if let Some(why) = why_not_cancel(drain, &view) {
         return Ok(refusal(format!("nothing was done: {why}")));
     }
     let progress = DrainProgress {
@@ -262,14 +265,20 @@ async fn cancel(queue: &WorkQueue, node: &NodeName) -> anyhow::Result<Answer> {
     })
 }
 
-/// Why an operator may not take back a drain; `deadline` is its deadline in words.
-fn why_not_cancel(drain: &DrainRecord, deadline: String) -> Option<String> {
+/// Why an operator may not take back a drain. What AWS announced may be taken back once it is long
+/// past: an agent that still has its notice asks anew.
+fn why_not_cancel(drain: &DrainRecord, view: &ControlView) -> Option<String> {
     let replica = &drain.replica;
     if drain.state == DrainState::Terminating {
         return Some(format!("the instances of {replica} are being terminated"));
     }
+    let deadline = standing::deadline_words(drain, view);
+    let is_outlived = view.now.since(drain.deadline) >= OUTLIVED_AFTER;
     let why = match drain.reason {
         DrainReason::Operator | DrainReason::Drill => return None,
+        DrainReason::Notice | DrainReason::Maintenance | DrainReason::Lifecycle if is_outlived => {
+            return None;
+        }
         DrainReason::Notice => format!("AWS takes {replica}, deadline {deadline}"),
         DrainReason::Maintenance => {
             format!("AWS maintains the instance or its host, deadline {deadline}")
@@ -303,7 +312,8 @@ mod tests {
     #[test]
     fn only_a_drain_of_an_operator_is_taken_back() {
         use DrainReason::*;
-        let of = |reason| why_not_cancel(&DrainRecord { reason, ..drain("n1") }, String::new());
+        let view = ControlView { now: NOW, ..ControlView::default() };
+        let of = |reason| why_not_cancel(&DrainRecord { reason, ..drain("n1") }, &view);
         for reason in [Operator, Drill] {
             assert_eq!(of(reason), None);
         }
@@ -311,7 +321,23 @@ mod tests {
             assert!(of(reason).is_some(), "{reason:?}");
         }
         let terminating = DrainRecord { state: DrainState::Terminating, ..drain("n1") };
-        assert!(why_not_cancel(&terminating, String::new()).is_some());
+        assert!(why_not_cancel(&terminating, &view).is_some());
+    }
+
+    /// A notice that joined an operator's drain bears the operator's name: nobody else ends it.
+    #[test]
+    fn what_aws_announced_is_taken_back_once_the_node_has_outlived_it() {
+        use DrainReason::*;
+        let of = |reason, age| {
+            let deadline = NOW.minus(Duration::from_secs(age));
+            let view = ControlView { now: NOW, ..ControlView::default() };
+            why_not_cancel(&DrainRecord { reason, deadline, ..drain("n1") }, &view)
+        };
+        for reason in [Notice, Maintenance, Lifecycle] {
+            assert!(of(reason, 599).is_some(), "{reason:?}");
+            assert_eq!(of(reason, 600), None, "{reason:?}");
+        }
+        assert!(of(ScaleIn, 600).is_some() && of(Foreign, 600).is_some());
     }
 
     #[test]

@@ -25,6 +25,17 @@ impl<'a> Group<'a> {
         Self { moto, name: name.to_owned() }
     }
 
+    /// Gives it a hook that holds instances on their way out, for so many seconds.
+    pub async fn add_hook(&self, hook: &str, seconds: u32) {
+        let action = format!(
+            "Action=PutLifecycleHook&AutoScalingGroupName={}&LifecycleHookName={hook}\
+             &LifecycleTransition=autoscaling%3AEC2_INSTANCE_TERMINATING\
+             &HeartbeatTimeout={seconds}",
+            self.name
+        );
+        ask(self.moto, "autoscaling", &action).await;
+    }
+
     async fn describe(&self) -> String {
         let action = format!(
             "Action=DescribeAutoScalingGroups&AutoScalingGroupNames.member.1={}",

@@ -1,7 +1,6 @@
 //! The real `ebbtide controller` process and its queue of events, against moto, Redis and a real
 //! API server.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ebbtide_core::ids::PolicyVersion;
@@ -39,53 +38,6 @@ spec:
       instanceType: p5en.48xlarge
       maxNodes: 5
 ";
-
-/// A controller to be started.
-struct Controller<'a> {
-    redis: &'a Redis,
-    aws: &'a Moto,
-    sqs: &'a Moto,
-    policy: &'a str,
-    kubeconfig: Option<(&'a Path, &'a str)>,
-    imds: &'a str,
-    has_keys: bool,
-}
-
-impl<'a> Controller<'a> {
-    /// One that finds all of AWS in one place, has keys, and does not know Kubernetes.
-    fn new(redis: &'a Redis, moto: &'a Moto, policy: &'a str) -> Self {
-        let imds = "http://127.0.0.1:1";
-        Self { redis, aws: moto, sqs: moto, policy, kubeconfig: None, imds, has_keys: true }
-    }
-
-    fn start(&self) -> (Program, String) {
-        let port = Program::free_port().expect("a free port");
-        let listen = format!("127.0.0.1:{port}");
-        let mut options = Program::options("ebbtide-events", EBBTIDE)
-            .arguments(["controller", "--policy", self.policy, "--redis", &self.redis.url()])
-            .arguments(["--events-queue", &queue_url(self.sqs, "events")])
-            .arguments(["--listen", &listen])
-            .variable("AWS_ENDPOINT_URL", &self.aws.url())
-            .variable("AWS_ENDPOINT_URL_SQS", &self.sqs.url())
-            .variable("AWS_EC2_METADATA_SERVICE_ENDPOINT", self.imds)
-            .variable("AWS_REGION", "us-east-1")
-            .variable("AWS_CONFIG_FILE", "/nowhere")
-            .variable("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-            .variable("NO_COLOR", "1");
-        if self.has_keys {
-            options = options
-                .variable("AWS_ACCESS_KEY_ID", "test")
-                .variable("AWS_SECRET_ACCESS_KEY", "test");
-        }
-        options = match self.kubeconfig {
-            Some((kubeconfig, namespace)) => options
-                .variable("KUBECONFIG", &kubeconfig.display().to_string())
-                .arguments(["--namespace", namespace]),
-            None => options.arguments(["--no-kubernetes"]),
-        };
-        (options.start().expect("the controller starts"), format!("http://{listen}"))
-    }
-}
 
 /// A Spot interruption warning of this moment.
 pub fn spot(instance: &str) -> String {
@@ -145,9 +97,9 @@ async fn node_of_an_instance_is_found_by_its_provider_id_drained_and_cordoned() 
     let work = queue(&redis, RUN, 1).await;
     report_once(&work, &name).await;
     let events = Queue::create(&moto, "events").await;
-    let controller = Controller {
+    let controller = ControllerProgram {
         kubeconfig: Some((cluster.kubeconfig(), &namespace)),
-        ..Controller::new(&redis, &moto, &policy)
+        ..ControllerProgram::new(&redis, &moto, &policy)
     };
     let (controller, _health) = controller.start();
     events.send(&spot(instance)).await;
@@ -191,9 +143,9 @@ async fn admission_that_refuses_the_cordon_is_surfaced_and_keeps_the_message() {
     let leased = work.lease(&holder, 4, ttl, PolicyVersion(0)).await.expect("leased");
     assert_eq!(leased.grants.len(), 4);
     let events = Queue::create(&moto, "events").await;
-    let controller = Controller {
+    let controller = ControllerProgram {
         kubeconfig: Some((cluster.kubeconfig(), &namespace)),
-        ..Controller::new(&redis, &moto, &policy)
+        ..ControllerProgram::new(&redis, &moto, &policy)
     };
     let (mut controller, health) = controller.start();
     events.send(&spot(instance)).await;
@@ -243,9 +195,9 @@ async fn notice_for_a_node_that_is_gone_is_acknowledged_and_ends_nothing() {
     };
     work.put_node(record).await.expect("reported");
     let events = Queue::create(&moto, "events").await;
-    let controller = Controller {
+    let controller = ControllerProgram {
         kubeconfig: Some((cluster.kubeconfig(), &namespace)),
-        ..Controller::new(&redis, &moto, &policy)
+        ..ControllerProgram::new(&redis, &moto, &policy)
     };
     let (mut controller, health) = controller.start();
     events.send(&spot(instance)).await;
@@ -316,7 +268,8 @@ async fn controller_is_ready_at_once_and_never_asks_the_metadata_service() {
     let _events = Queue::create(&moto, "events").await;
     let folder = tempfile::tempdir().unwrap();
     let policy = policy_file(folder.path(), POLICY);
-    let controller = Controller { imds: &metadata.url, ..Controller::new(&redis, &moto, &policy) };
+    let program = ControllerProgram::new(&redis, &moto, &policy);
+    let controller = ControllerProgram { imds: &metadata.url, ..program };
     // The quickest of three: other tests use the same cores.
     let mut quickest = Duration::MAX;
     for _ in 0..3 {
@@ -327,7 +280,7 @@ async fn controller_is_ready_at_once_and_never_asks_the_metadata_service() {
     }
     assert!(quickest < Duration::from_secs(2), "ready after {quickest:?}");
     // Without keys the chain of sources is walked to its end.
-    let (mut keyless, _health) = Controller { has_keys: false, ..controller }.start();
+    let (mut keyless, _health) = ControllerProgram { has_keys: false, ..controller }.start();
     let away = "queue of events cannot be read";
     keyless.logged(away, EVENT_LIMIT).await.expect("it says that it has no keys");
     assert_eq!(metadata.connections(), 0);
@@ -345,7 +298,11 @@ async fn queue_of_events_that_is_down_at_the_start_hinders_no_scaling_and_is_met
     let policy = policy_file(folder.path(), POLICY);
     let work = queue(&redis, RUN, 1).await;
     report_once(&work, "node-a").await;
-    let controller = Controller { sqs: &sqs, ..Controller::new(&redis, &moto, &policy) };
+    let controller = ControllerProgram {
+        sqs: sqs.url(),
+        events_queue: queue_url(&sqs, "events"),
+        ..ControllerProgram::new(&redis, &moto, &policy)
+    };
     let (mut controller, health) = controller.start();
     controller.logged("queue of events cannot be read", EVENT_LIMIT).await.expect("says so");
     until("the minimum", EVENT_LIMIT, || async { (pool.desired().await == 1).then_some(()) })

@@ -1,18 +1,22 @@
 //! The agent's Kubernetes lane on a real control plane: marks, condition, evictions, and what
 //! other handlers do at the same time. `kwok` plays the kubelets: a pod that is deleted is gone at
-//! once, whatever its grace.
+//! once, whatever its grace, but for the engines of `operator` and `karpenter`.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | here | evictions against real budgets, successors, deletions |
 //! | `groups` | EP groups that the real LeaderWorkerSet controller makes anew |
+//! | `operator` | an administrator's `kubectl drain` |
+//! | `karpenter` | the real Karpenter, which takes the node away |
 //! | `marks` | marks beside those of others, and refusals of them |
 //! | `trouble` | an API server that is slow, throttles, or is away |
 //! | `world`, `faulty` | the fixtures |
 
 mod faulty;
 mod groups;
+mod karpenter;
 mod marks;
+mod operator;
 mod trouble;
 mod world;
 
@@ -225,13 +229,7 @@ async fn own_pods_and_those_of_daemon_sets_stay_and_everything_else_leaves() {
         space.kubectl().create(&manifest).await.unwrap();
     }
     space.kubectl().create(&daemon_set(&space.name, &space.node)).await.unwrap();
-    let daemon = until("the daemon's pod", EVENT_LIMIT, || async {
-        let get = ["pods", "--namespace", &space.name, "--selector=app=daemon"];
-        let pods = space.kubectl().get(&get).await.ok()?;
-        pods["items"][0]["metadata"]["name"].as_str().map(str::to_owned)
-    })
-    .await
-    .unwrap();
+    let daemon = space.running_pod("daemon").await;
     let agent = space.start_agent(|_| {}).await;
     agent.give_work().await;
     agent.drain(60).await;

@@ -3,4 +3,4 @@
 
 mod agents;
 mod asking;
-mod world;
+pub mod world;

@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use ebbtide_core::ids::{GroupId, PolicyVersion};
 use ebbtide_core::work::{PromptGroup, Sampling};
-use ebbtide_harness::{Error, Program, Redis, until};
+use ebbtide_harness::{Error, Moto, Program, Redis, until};
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::control::{ControlView, VersionRecord};
 use ebbtide_queue::memory::DEFAULT_DEDUP_WINDOW;
 use ebbtide_queue::redis::{Durability, Layout, RedisOptions, RedisPort};
 use ebbtide_queue::state::UnitSnapshot;
 use ebbtide_queue::status::ShardStatus;
+
+use crate::aws::queue_url;
 
 /// The binary under test.
 pub const EBBTIDE: &str = env!("CARGO_BIN_EXE_ebbtide");
@@ -158,5 +160,64 @@ impl AgentProgram<'_> {
             options = options.variable(name, value);
         }
         (options.start().expect("the agent starts"), format!("http://{listen}"))
+    }
+}
+
+/// `ebbtide controller` with a queue of events.
+pub struct ControllerProgram<'a> {
+    pub redis: String,
+    /// Address of all of AWS but SQS.
+    pub aws: String,
+    pub sqs: String,
+    pub events_queue: String,
+    pub policy: &'a str,
+    /// The cluster and its own namespace there; without them it always leads.
+    pub kubeconfig: Option<(&'a Path, &'a str)>,
+    pub imds: &'a str,
+    pub has_keys: bool,
+}
+
+impl<'a> ControllerProgram<'a> {
+    /// One that finds all of AWS in one place, has keys, and does not know Kubernetes.
+    pub fn new(redis: &Redis, moto: &Moto, policy: &'a str) -> Self {
+        Self {
+            redis: redis.url(),
+            aws: moto.url(),
+            sqs: moto.url(),
+            events_queue: queue_url(moto, "events"),
+            policy,
+            kubeconfig: None,
+            imds: "http://127.0.0.1:1",
+            has_keys: true,
+        }
+    }
+
+    /// Starts it; gives the process and the address of its health endpoints.
+    pub fn start(&self) -> (Program, String) {
+        let port = Program::free_port().expect("a free port");
+        let listen = format!("127.0.0.1:{port}");
+        let mut options = Program::options("ebbtide-controller", EBBTIDE)
+            .arguments(["controller", "--policy", self.policy, "--redis", &self.redis])
+            .arguments(["--events-queue", &self.events_queue])
+            .arguments(["--listen", &listen])
+            .variable("AWS_ENDPOINT_URL", &self.aws)
+            .variable("AWS_ENDPOINT_URL_SQS", &self.sqs)
+            .variable("AWS_EC2_METADATA_SERVICE_ENDPOINT", self.imds)
+            .variable("AWS_REGION", "us-east-1")
+            .variable("AWS_CONFIG_FILE", "/nowhere")
+            .variable("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+            .variable("NO_COLOR", "1");
+        if self.has_keys {
+            options = options
+                .variable("AWS_ACCESS_KEY_ID", "test")
+                .variable("AWS_SECRET_ACCESS_KEY", "test");
+        }
+        options = match self.kubeconfig {
+            Some((kubeconfig, namespace)) => options
+                .variable("KUBECONFIG", &kubeconfig.display().to_string())
+                .arguments(["--namespace", namespace]),
+            None => options.arguments(["--no-kubernetes"]),
+        };
+        (options.start().expect("the controller starts"), format!("http://{listen}"))
     }
 }

@@ -28,6 +28,9 @@ pub(super) async fn reclaim(shared: &Shared) {
                 if units > 0 {
                     tracing::info!(units, "units of earlier agents of this node handed back");
                 }
+                shared.is_reclaimed.send_replace(true);
+                // A drain waits for this.
+                shared.desk.nudge();
                 return;
             }
             Err(error) => {

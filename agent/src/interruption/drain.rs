@@ -94,7 +94,7 @@ pub struct DrainReport {
 #[derive(Debug)]
 pub(super) struct RunningDrain {
     want: Want,
-    /// The request that it was last told by, if one is known.
+    /// The request that it is part of, as soon as that is known.
     request_id: Option<String>,
     /// Its deadline on the server's clock, as soon as that is known.
     deadline_at: Option<UnixMillis>,
@@ -142,15 +142,27 @@ impl RunningDrain {
             self.next_plan = now;
             self.deadline_at = None;
         }
+        self.request_id = self.request_id.take().or_else(|| key.request_id().map(str::to_owned));
         let goes = want.goes || self.want.goes;
         self.want = Want { deadline: want.deadline.min(self.want.deadline), goes, ..want };
         let deadline = self.want.deadline;
         self.deadline_at = self.deadline_at.or_else(|| key.on_server_clock(deadline));
     }
 
-    /// Names the request that it was last told by.
+    /// Names the request that it is part of, once that is known.
     pub(super) fn request_id(&self) -> Option<&str> {
         self.request_id.as_deref()
+    }
+
+    /// The node belongs to another replica by now: the drain goes on under a request of that one.
+    pub(super) fn forget_request(&mut self) {
+        self.request_id = None;
+    }
+
+    /// Whether the key asks for another drain by now: this one was taken back between two looks.
+    pub(super) fn is_superseded(&self, key: &DrainKey) -> bool {
+        let (own, asked) = (self.request_id.as_deref(), key.request_id());
+        own.is_some() && asked.is_some() && own != asked
     }
 
     pub(super) fn reason(&self) -> DrainReason {
@@ -281,7 +293,7 @@ impl RunningDrain {
         let is_over = now >= self.want.deadline;
         // Past the deadline only the end of their leases is left for units of direct workers.
         let waits = waits || !(here.is_nothing() || is_over);
-        if !self.is_drained() && shared.is_empty() && !waits {
+        if !self.is_drained() && shared.has_let_go() && !waits {
             self.drained_at = Some(now);
         }
         if self.is_drained() && here.and(others).is_nothing() {

@@ -97,16 +97,19 @@ impl DrainKey {
         }
     }
 
-    /// Takes in which replica the node belongs to. In another one, nothing is known yet.
-    pub(super) fn join(&mut self, membership: Membership) {
+    /// Takes in which replica the node belongs to; says whether it is another one. In another one
+    /// nothing is known yet.
+    pub(super) fn join(&mut self, membership: Membership) -> bool {
         let (replica, leads) = (&membership.replica, membership.leads);
-        if *replica != self.membership.replica {
+        let is_other = *replica != self.membership.replica;
+        if is_other {
             tracing::info!(%replica, leads, "node belongs to another replica");
             (self.is_known, self.read, self.seen) = (false, None, None);
             self.own_requests.forget();
             self.taken_back = None;
         }
         self.membership = membership;
+        is_other
     }
 
     /// Whether this agent speaks for the replica.
@@ -267,9 +270,14 @@ impl DrainKey {
             }
         } else if let Some(seen) = active {
             let is_ours = self.own_requests.has_named(&seen.record.request_id);
-            let is_withdrawn = is_ours && notices.is_quiet_for(seen.record.reason, now);
             let may_cancel = seen.record.state != DrainState::Terminating;
-            if may_cancel && (is_withdrawn || is_made_anew(&self.membership, &seen.record)) {
+            // What this very process asked for has no reasons that it does not know, but for a
+            // notice that others have seen.
+            let reason = seen.record.reason;
+            let is_own = self.own_requests.is_current(&seen.record.request_id);
+            let is_known = is_own && reason != DrainReason::Notice;
+            let is_withdrawn = || is_ours && notices.is_quiet_for(reason, is_known, now);
+            if may_cancel && (is_made_anew(&self.membership, &seen.record) || is_withdrawn()) {
                 return Some(Call::Report(DrainState::Cancelled));
             }
         }

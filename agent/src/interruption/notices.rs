@@ -141,9 +141,15 @@ impl Notices {
     }
 
     /// Whether it is certain that nothing empties the node: every source says so again and again,
-    /// or carries nothing that counts any more. Before the first looks nothing is certain. Other
-    /// handlers must be known to be quiet as well where one of them was the reason.
-    pub(super) fn is_quiet_for(&self, reason: DrainReason, now: Instant) -> bool {
+    /// or carries nothing that counts any more. Before the first looks nothing is certain, unless
+    /// all that the drain was ever asked for is known here. Other handlers must be known to be
+    /// quiet as well where one of them was the reason.
+    pub(super) fn is_quiet_for(
+        &self,
+        reason: DrainReason,
+        is_all_known: bool,
+        now: Instant,
+    ) -> bool {
         let is_absent =
             |source: &Source| self.absences.get(source).is_some_and(|n| *n >= ABSENCES_NEEDED);
         let is_over = |source: &Source| match (source, self.by_source.get(source)) {
@@ -155,7 +161,7 @@ impl Notices {
         let is_foreign_over = reason != DrainReason::Foreign || self.foreign.is_quiet();
         self.emptying(now).is_none()
             && is_foreign_over
-            && Source::ALL.iter().all(|s| is_absent(s) || is_over(s))
+            && (is_all_known || Source::ALL.iter().all(|s| is_absent(s) || is_over(s)))
     }
 
     /// The notice that empties the node, with the earliest deadline of all that do. Of several the

@@ -34,8 +34,12 @@ impl Flow {
             }
             is_new
         });
-        if is_new {
-            self.key.join(self.shared.membership());
+        if !is_new {
+            return;
+        }
+        let is_other = self.key.join(self.shared.membership());
+        if let Some(drain) = self.drain.as_mut().filter(|_| is_other) {
+            drain.forget_request();
         }
     }
 

@@ -28,6 +28,11 @@ impl OwnRequests {
         self.current = None;
     }
 
+    /// Whether this process has named it, and it stands.
+    pub(super) fn is_current(&self, request_id: &str) -> bool {
+        self.current.as_deref() == Some(request_id)
+    }
+
     /// Whether an agent of this node has named it. Names of nodes may begin like one another.
     pub(super) fn has_named(&self, request_id: &str) -> bool {
         let rest = request_id.strip_prefix(&self.prefix);

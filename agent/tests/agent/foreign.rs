@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ebbtide_agent::emulator::imds::{EVERY_PATH, Fault};
 use ebbtide_agent::kubernetes::{GroupLabels, SeenPod, Termination, Tier};
 use ebbtide_core::ids::NodeName;
 use ebbtide_core::policy::RebalanceAction;
@@ -85,6 +86,26 @@ async fn deleted_engine_pod_stops_leases_and_hands_back_but_marks_no_node() {
     let marked = world.marks.node(&node());
     assert!(!marked.is_cordoned && marked.taint.is_none(), "{marked:?}");
     assert!(world.pods.departed().is_empty());
+}
+
+/// Where the metadata service cannot be read, a node must not stand idle for ever after its engine
+/// was replaced.
+#[tokio::test(flavor = "multi_thread")]
+async fn node_without_metadata_works_again_after_its_engine_pod_was_replaced() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 100_000)]).await;
+    world.pods.bind(&node(), engine("e1"));
+    let plan = world.node("n1").with_engine(|engine| engine.context_length = 200_000);
+    let place = plan.place();
+    place.imds.handle().fault(EVERY_PATH, Fault::Status(503));
+    let n1 = plan.start_at(place);
+    n1.wait_until_busy(8).await;
+    let grace = Duration::from_secs(40);
+    world.pods.terminate("e1", Termination { by: wall_clock_now().plus(grace), grace });
+    n1.wait_until(|agent| agent.state() == NodeState::Drained).await;
+    world.pods.remove("e1");
+    world.pods.bind(&node(), engine("e2"));
+    n1.wait_until_busy(8).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

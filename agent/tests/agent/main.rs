@@ -10,6 +10,7 @@ mod described;
 mod direct_workers;
 mod engines;
 mod evictions;
+mod flaky;
 mod foreign;
 mod group_workers;
 mod groups;

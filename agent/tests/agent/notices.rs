@@ -258,3 +258,45 @@ async fn rehearsal_hands_back_reports_marks_nothing_and_returns_to_work_by_itsel
     let marked = world.marks.node(&node.name);
     assert!(!marked.is_cordoned && marked.taint.is_none(), "{marked:?}");
 }
+
+/// Taken back and asked for anew between two looks of the agent: it is another drain, with a
+/// deadline and a report of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn drain_that_was_replaced_unseen_begins_anew() {
+    let world = World::new();
+    let way = world.own_way();
+    let n1 = world.node("n1").by(way.clone()).start();
+    n1.wait_until(|agent| agent.state() == NodeState::Ready).await;
+    let request = |name: &str, seconds| DrainRequest {
+        replica: "n1".parse().expect("valid"),
+        request_id: name.to_owned(),
+        generation: 0,
+        reason: DrainReason::Operator,
+        remaining: Duration::from_secs(seconds),
+        lost: NodeNames::default(),
+    };
+    let drained = async |name: &str| {
+        until(|| async {
+            let reports = world.queue.reports(10).await.expect("reachable");
+            reports.iter().any(|report| report.request_id == name)
+        })
+        .await;
+        let reports = world.queue.reports(10).await.expect("reachable");
+        reports.into_iter().find(|report| report.request_id == name).expect("there")
+    };
+    world.queue.request_drain(request("first", 30)).await.expect("reachable");
+    drained("first").await;
+    way.set_down(true);
+    let progress = DrainProgress {
+        replica: "n1".parse().expect("valid"),
+        request_id: "first".to_owned(),
+        generation: 0,
+        state: DrainState::Cancelled,
+    };
+    world.queue.report_drain(progress).await.expect("reachable");
+    world.queue.request_drain(request("second", 600)).await.expect("reachable");
+    way.set_down(false);
+    let report = drained("second").await;
+    assert!(report.lead_ms > 500_000, "{report:?}");
+    assert_eq!(n1.agent.state(), NodeState::Drained);
+}

@@ -1,7 +1,8 @@
 //! Ends and new beginnings of agent processes: SIGTERM, kill, restart.
 
+use ebbtide_agent::emulator::imds::SpotAction;
 use ebbtide_queue::command::HandBackCause;
-use ebbtide_queue::control::NodeState;
+use ebbtide_queue::control::{DrainState, NodeState};
 use std::time::Duration;
 
 use crate::world::{World, group, until};
@@ -87,4 +88,27 @@ async fn drain_in_progress_is_resumed_by_the_next_agent() {
     until(|| async { world.status().await.leased == 0 }).await;
     assert_eq!(second.agent.counts().units_leased, 0);
     assert!(world.lease_calls() >= calls);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn node_is_not_drained_before_what_its_earlier_agent_held_is_back() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 4_000)]).await;
+    let lease =
+        |config: &mut ebbtide_agent::AgentConfig| config.lease.ttl = Duration::from_secs(600);
+    let first = world.node("n1").with(lease).start();
+    first.wait_until_busy(8).await;
+    let place = first.kill().await;
+    place.imds.handle().announce_moving_spot(SpotAction::Terminate, Duration::from_secs(60));
+    let way = world.own_way();
+    way.keep_from_reclaiming(true);
+    let second = world.node("n1").with(lease).by(way.clone()).start_at(place);
+    second.wait_until(|agent| agent.notice().is_some()).await;
+    until(|| async { way.refused_reclaims() >= 3 }).await;
+    assert_eq!((second.agent.state(), world.status().await.leased), (NodeState::Draining, 8));
+    way.keep_from_reclaiming(false);
+    second.wait_until(|agent| agent.state() == NodeState::Drained).await;
+    assert_eq!(world.status().await.leased, 0);
+    until(|| async { world.queue.view().await.unwrap().drains[0].state == DrainState::Drained })
+        .await;
 }

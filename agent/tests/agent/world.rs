@@ -4,10 +4,8 @@
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use ebbtide_agent::emulator::engine::ResponseLengths;
 use ebbtide_agent::emulator::{
     EngineConfig, EngineEmulator, ImdsEmulator, ImdsHandle, InstanceIdentity,
@@ -22,16 +20,17 @@ use ebbtide_agent::{
 use ebbtide_core::ids::{NodeName, PolicyVersion, RunId};
 use ebbtide_core::sample::Sample;
 use ebbtide_core::work::{PromptGroup, Sampling};
-use ebbtide_queue::client::{Hint, MemoryPort, QueueError, QueuePort, WorkQueue, wall_clock_now};
-use ebbtide_queue::command::Command;
-use ebbtide_queue::control::{ControlCommand, ControlReply, VersionRecord};
+use ebbtide_queue::client::{MemoryPort, WorkQueue, wall_clock_now};
+use ebbtide_queue::control::VersionRecord;
 use ebbtide_queue::memory::ShardSettings;
-use ebbtide_queue::reply::{Reply, TakenGroup};
+use ebbtide_queue::reply::TakenGroup;
 use ebbtide_queue::status::ShardStatus;
 use jiff::{SignedDuration, Timestamp};
 use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
+
+use crate::flaky::FlakyPort;
 
 /// Bound of every wait.
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -50,70 +49,6 @@ pub async fn until<F: Future<Output = bool>>(mut holds: impl FnMut() -> F) {
         }
     })
     .await;
-}
-
-/// A way to the queue in memory that can be cut, and that counts who claims through it.
-pub struct FlakyPort {
-    inner: Arc<MemoryPort>,
-    is_down: AtomicBool,
-    leases: AtomicU64,
-    refused_writes: AtomicU64,
-}
-
-impl FlakyPort {
-    fn to(inner: Arc<MemoryPort>) -> Arc<Self> {
-        let (leases, refused_writes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Self { inner, is_down: AtomicBool::new(false), leases, refused_writes })
-    }
-
-    /// Cuts the way, or opens it again.
-    pub fn set_down(&self, is_down: bool) {
-        self.is_down.store(is_down, Ordering::SeqCst);
-    }
-
-    /// Writes that were tried while the way was cut.
-    pub fn refused_writes(&self) -> u64 {
-        self.refused_writes.load(Ordering::SeqCst)
-    }
-
-    fn check(&self) -> Result<(), QueueError> {
-        if self.is_down.load(Ordering::SeqCst) {
-            let (what, problem) = ("the queue".to_owned(), "taken away".to_owned());
-            return Err(QueueError::Unavailable { what, problem });
-        }
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl QueuePort for FlakyPort {
-    fn shard_count(&self) -> u16 {
-        self.inner.shard_count()
-    }
-
-    async fn call(&self, shard: u16, command: Command) -> Result<Reply, QueueError> {
-        let is_write = matches!(command, Command::Write { .. });
-        self.check().inspect_err(|_| {
-            self.refused_writes.fetch_add(u64::from(is_write), Ordering::SeqCst);
-        })?;
-        if matches!(command, Command::Lease(_)) {
-            self.leases.fetch_add(1, Ordering::SeqCst);
-        }
-        self.inner.call(shard, command).await
-    }
-
-    async fn control(&self, command: ControlCommand) -> Result<ControlReply, QueueError> {
-        self.check()?;
-        self.inner.control(command).await
-    }
-
-    async fn woken(&self, hint: Hint) {
-        self.inner.woken(hint).await;
-    }
-
-    async fn wake(&self, hint: Hint) {
-        self.inner.wake(hint).await;
-    }
 }
 
 /// The queue and the marks that all nodes share.
@@ -151,12 +86,12 @@ impl World {
 
     /// A way to the queue of its own.
     pub fn own_way(&self) -> Arc<FlakyPort> {
-        FlakyPort::to(self.port.inner.clone())
+        self.port.beside()
     }
 
     /// Lease calls that were made so far.
     pub fn lease_calls(&self) -> u64 {
-        self.port.leases.load(Ordering::SeqCst)
+        self.port.leases()
     }
 
     pub async fn status(&self) -> ShardStatus {

@@ -1,5 +1,6 @@
 //! Follows up drains while this controller leads: nodes of silent agents are marked, whoever asked
-//! for the drain; recommendations that nothing followed are taken back.
+//! for the drain; recommendations that nothing followed are taken back, and so are drains that
+//! nodes have outlived.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -86,9 +87,9 @@ impl Follower {
         let policy = self.policy.borrow().policy.clone();
         for upkeep in plan_upkeep(view, &policy.drain) {
             match upkeep {
-                Upkeep::Cancel { replica, request_id } => {
+                Upkeep::Cancel { replica, request_id, why } => {
                     let state = DrainState::Cancelled;
-                    tracing::info!(%replica, "nothing followed a recommendation, drain cancelled");
+                    tracing::info!(%replica, why = why.as_str(), "drain cancelled");
                     let progress = DrainProgress { replica, request_id, generation, state };
                     self.queue.report_drain(progress).await?;
                 }

@@ -47,6 +47,9 @@ pub(super) struct LifecycleFacts<'a> {
 pub(super) enum LifecyclePlan {
     /// It is completed with `CONTINUE`.
     Complete(End),
+    /// Its node is to be drained within this time: nobody asks for that, or no longer, since the
+    /// drain that the action was part of was taken back.
+    Drain { remaining: Duration },
     /// Its time limit begins anew.
     Heartbeat(Awaited),
     /// Nothing yet.
@@ -73,6 +76,8 @@ pub(super) enum Awaited {
     Drain { in_flight: u32 },
     /// Pods have to leave.
     Evictions { pods: u32 },
+    /// It is not known yet which pods have to.
+    Pods,
     /// Holders on the node have leases, or may have: of a silent agent, or of a worker that leases
     /// straight from the queue.
     Leases,
@@ -90,6 +95,9 @@ pub(super) fn plan_lifecycle(facts: &LifecycleFacts<'_>) -> LifecyclePlan {
         NodeSeen::Unclear => Awaited::Node,
         NodeSeen::Record(node) => match judge_node(node, facts) {
             Ok(end) => return LifecyclePlan::Complete(end),
+            Err(_) if facts.drain.is_none() => {
+                return LifecyclePlan::Drain { remaining: by_action.remaining(facts.now) };
+            }
             Err(awaited) => awaited,
         },
     };
@@ -104,15 +112,16 @@ pub(super) fn plan_lifecycle(facts: &LifecycleFacts<'_>) -> LifecyclePlan {
 /// Whether the node may go, or what it waits for.
 fn judge_node(node: &NodeRecord, facts: &LifecycleFacts<'_>) -> Result<End, Awaited> {
     let is_silent = is_silent(node, facts.now);
-    match (node.state, node.pods_left.unwrap_or(0)) {
-        (NodeState::Drained, pods @ 1..) if !is_silent => Err(Awaited::Evictions { pods }),
-        (state, _) if !is_silent && state != NodeState::Drained => {
-            Err(Awaited::Drain { in_flight: node.in_flight })
-        }
+    let is_empty = facts.leased == Some(0);
+    match (node.state, node.pods_left) {
+        _ if is_silent && is_empty => Ok(End::SilentAndEmpty),
+        _ if is_silent => Err(Awaited::Leases),
+        (NodeState::Drained, None) => Err(Awaited::Pods),
+        (NodeState::Drained, Some(pods @ 1..)) => Err(Awaited::Evictions { pods }),
         // The word of an agent is its own: a worker may have leased since then.
-        _ if facts.leased != Some(0) => Err(Awaited::Leases),
-        _ if is_silent => Ok(End::SilentAndEmpty),
-        _ => Ok(End::Drained),
+        (NodeState::Drained, Some(0)) if !is_empty => Err(Awaited::Leases),
+        (NodeState::Drained, Some(0)) => Ok(End::Drained),
+        _ => Err(Awaited::Drain { in_flight: node.in_flight }),
     }
 }
 
@@ -141,6 +150,7 @@ impl fmt::Display for Awaited {
         match self {
             Self::Drain { in_flight } => write!(f, "{in_flight} units are in flight"),
             Self::Evictions { pods } => write!(f, "{pods} pods have to leave"),
+            Self::Pods => write!(f, "its agent has not seen its pods yet"),
             Self::Leases => write!(f, "the queue has leases of it, or does not say"),
             Self::Node => write!(f, "it is not clear which node it is"),
         }
@@ -212,10 +222,10 @@ mod tests {
     #[test]
     fn action_is_completed_once_the_node_is_drained_and_its_pods_have_left() {
         let drained = |pods| plan_of(&node(NodeState::Drained, pods, 1), |_| {});
-        assert_eq!(drained(None), LifecyclePlan::Complete(End::Drained), "no Kubernetes lane");
         assert_eq!(drained(Some(0)), LifecyclePlan::Complete(End::Drained));
         let evicting = LifecyclePlan::Wait(Awaited::Evictions { pods: 2 });
         assert_eq!(drained(Some(2)), evicting);
+        assert_eq!(drained(None), LifecyclePlan::Wait(Awaited::Pods), "there may be some");
         let draining = plan_of(&node(NodeState::Draining, Some(0), 1), |_| {});
         assert_eq!(draining, LifecyclePlan::Wait(Awaited::Drain { in_flight: 3 }));
     }
@@ -273,6 +283,14 @@ mod tests {
         assert_ne!(plan_lifecycle(&facts(Some(&early), 20)), over);
         assert_eq!(plan_lifecycle(&facts(None, 20)), over);
         assert_ne!(plan_lifecycle(&facts(None, 21)), over);
+    }
+
+    #[test]
+    fn node_that_nobody_drains_is_to_be_drained_in_the_time_that_is_left() {
+        let busy = node(NodeState::Ready, None, 1);
+        let plan = plan_of(&busy, |facts| facts.drain = None);
+        // 120 s, of which 20 have passed.
+        assert_eq!(plan, LifecyclePlan::Drain { remaining: seconds(100) });
     }
 
     #[test]

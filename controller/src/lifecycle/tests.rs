@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use ebbtide_core::policy::Market;
-use ebbtide_queue::control::DrainState;
+use ebbtide_queue::control::{DrainProgress, DrainState};
 
 use super::*;
 use crate::capacity::local::LocalNode;
@@ -234,6 +234,33 @@ async fn observe_mode_recommends_and_calls_nothing() {
     scene.world.until("it is recommended", is_said).await;
     scene.until_forgotten().await;
     assert!(scene.hooks.completed().is_empty() && scene.hooks.heartbeats().is_empty());
+}
+
+/// The action had joined a drain of somebody who takes it back, as an operator may.
+#[tokio::test(start_paused = true)]
+async fn drain_that_is_taken_back_under_an_action_is_asked_for_again() {
+    let scene = Scene::start("act", "").await;
+    scene.world.agents.may_drain.store(false, Ordering::Relaxed);
+    scene.send();
+    let drain = async || scene.world.drain_of(&scene.leaving.node).await;
+    let goes_on = async |state| drain().await.is_some_and(|drain| drain.state == state);
+    scene.world.until("it is drained", async || goes_on(DrainState::Draining).await).await;
+    let first = drain().await.expect("there");
+    let progress = DrainProgress {
+        replica: first.replica.clone(),
+        request_id: first.request_id.clone(),
+        generation: 0,
+        state: DrainState::Cancelled,
+    };
+    scene.world.queue.report_drain(progress).await.expect("memory");
+    scene.world.until("it is drained again", async || goes_on(DrainState::Draining).await).await;
+    let second = drain().await.expect("there");
+    assert_ne!(second.request_id, first.request_id);
+    assert!(second.deadline <= first.deadline.plus(Duration::from_secs(1)), "{second:?}");
+    scene.world.agents.may_drain.store(true, Ordering::Relaxed);
+    scene.until_completed().await;
+    scene.until_forgotten().await;
+    assert_eq!(scene.hooks.completed().len(), 1);
 }
 
 /// The next leader goes on with what stands in Redis.

@@ -86,7 +86,8 @@ pub fn damaged(body: &Body, dice: &mut Dice) -> String {
             members.insert(place, (name, value));
         }),
         1 => json.change_one_object(dice, |dice, members| {
-            let chosen = &mut members[dice.below(members.len())].1;
+            let place = dice.below(members.len());
+            let chosen = &mut members[place].1;
             // A text, nothing at all, or another list may well mean something there.
             let is_list = |it: &Json| it.plain().starts_with('[');
             *chosen = std::iter::repeat_with(|| anything(dice))

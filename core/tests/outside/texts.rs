@@ -114,7 +114,7 @@ proptest! {
         let words: Vec<&str> = text.split_whitespace().collect();
         let number = |text: &str| text.parse::<i64>().unwrap_or_else(|_| panic!("{text}"));
         let named = |name: &&str| name.eq_ignore_ascii_case(words[1]);
-        let month = MONTHS.iter().position(|name| named(&name)).expect("a month");
+        let month = MONTHS.iter().position(named).expect("a month");
         let clock: Vec<i64> = words[3].split(':').map(number).collect();
         let at = Moment {
             year: number(words[2]),

@@ -68,7 +68,8 @@ pub struct NodeRecord {
     /// When the node will be lost, on the server's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice_deadline: Option<UnixMillis>,
-    /// Pods that have to leave before the node may go; `None` when nobody evicts here.
+    /// Pods that have to leave before the node may go, 0 where nobody evicts; `None` while that is
+    /// not known, or no drain is under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pods_left: Option<u32>,
     /// Since when the node stands idle although it stays: its EP group lost another node. It is

@@ -10,6 +10,7 @@
 //! | instance metadata as AWS mocks it | [`Aemm::start`] |
 //! | a real Kubernetes control plane with `kwok` nodes | [`ControlPlane::shared`] or `start` |
 //! | groups of pods by the real LeaderWorkerSet controller | [`LwsController::start`] |
+//! | pods that take their grace to end | [`PATIENT_POD_ANNOTATION`] |
 //! | nodes that the real Karpenter makes and takes away | [`Karpenter::start`], [`InstanceType`] |
 //! | `kubectl`, `helm` | [`ControlPlane::kubectl`], [`ControlPlane::helm`] |
 //! | a program under test, as a process | [`Program::options`] |
@@ -48,7 +49,7 @@ pub mod playground;
 pub use aemm::Aemm;
 pub use cluster::{
     ControlPlane, InstanceType, Karpenter, LwsController, NARROW_USERS, NodeSpec,
-    SharedControlPlane,
+    PATIENT_POD_ANNOTATION, SharedControlPlane,
 };
 pub use error::{Error, Missing};
 pub use folder::sweep_ended_runs;

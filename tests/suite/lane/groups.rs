@@ -73,7 +73,7 @@ async fn group_that_is_made_anew_works_while_the_lost_node_is_still_there() {
     let mut agents = Vec::new();
     for node in &nodes {
         let client = client(&cluster).await;
-        agents.push(Running::start_on(queue.clone(), node.name(), client, |_| {}).await);
+        agents.push(Running::join(node.name(), client, queue.clone(), |_| {}).await);
     }
     kubectl.create(&leader_worker_set(&space)).await.unwrap();
     let replica = format!("{space}-0");

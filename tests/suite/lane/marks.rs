@@ -7,17 +7,11 @@ use ebbtide_harness::{ControlPlane, NodeSpec, require, until};
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::Api;
 use kube::api::PostParams;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::world::{Space, client, condition, has_taint};
+use super::world::{OURS, Space, client, condition, has_taint, is_marked};
 use crate::programs::EVENT_LIMIT;
-
-const OURS: &str = "ebbtide.dev/interruption";
-
-fn is_marked(node: &Value) -> bool {
-    has_taint(node, OURS) && node["spec"]["unschedulable"] == true
-}
 
 // Case 26.
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ebbtide_harness::{ControlPlane, require, until};
 
 use super::faulty::{Fault, Faulty};
-use super::world::{Running, Space, client, has_taint};
+use super::world::{OURS, Running, Space, client, has_taint};
 use crate::programs::EVENT_LIMIT;
 
 /// Hand-back with a healthy API server takes a few hundred milliseconds.
@@ -64,7 +64,7 @@ async fn hand_back(space: &Space<'_>, fault: Fault) -> (Faulty, Running) {
 }
 
 async fn is_done_after_all(space: Space<'_>) {
-    space.node_becomes("to be marked", |node| has_taint(node, "ebbtide.dev/interruption")).await;
+    space.node_becomes("to be marked", |node| has_taint(node, OURS)).await;
     space.pod_goes("web").await;
     space.close().await;
 }
@@ -78,7 +78,7 @@ async fn notice_is_taken_back_from_a_node_whose_marks_could_not_be_removed_at_on
     let time = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(90);
     let action = ebbtide_agent::emulator::imds::SpotAction::Stop;
     agent.imds.handle().announce_spot(action, time);
-    let is_marked = |node: &serde_json::Value| has_taint(node, "ebbtide.dev/interruption");
+    let is_marked = |node: &serde_json::Value| has_taint(node, OURS);
     space.node_becomes("to be marked", is_marked).await;
     faulty.set(Fault::Throttles);
     agent.imds.handle().withdraw_spot();

@@ -1,6 +1,7 @@
 //! One agent in this process on a node of a real cluster: its queue is in memory, its metadata
 //! service and engine are emulated, its API server is real, or stands behind a [`Faulty`] way.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,16 +15,20 @@ use ebbtide_agent::{
     agent_holder,
 };
 use ebbtide_core::ids::ReplicaId;
-use ebbtide_harness::{ControlPlane, Kubectl, NodeSpec, Program, until};
+use ebbtide_harness::{ControlPlane, Kubectl, NodeSpec, PATIENT_POD_ANNOTATION, Program, until};
 use ebbtide_queue::client::{MemoryPort, WorkQueue, wall_clock_now};
 use ebbtide_queue::control::{DrainReason, DrainRequest, NodeNames, NodeState};
 use ebbtide_queue::memory::ShardSettings;
+use ebbtide_queue::state::{SlotState, UnitSnapshot};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use super::faulty::client;
 use crate::programs::EVENT_LIMIT;
+
+/// The key of our taint.
+pub const OURS: &str = "ebbtide.dev/interruption";
 
 /// A namespace and nodes of a test.
 pub struct Space<'a> {
@@ -123,6 +128,28 @@ impl<'a> Space<'a> {
         Running::start(&self.node, client(self.cluster).await, change).await
     }
 
+    /// The name of the only pod with this label, once it runs on the node.
+    pub async fn running_pod(&self, label: &str) -> String {
+        let (selector, of) = (format!("--selector=app={label}"), format!("a pod of {label}"));
+        let on_node = format!("--field-selector=spec.nodeName={}", self.node);
+        until(&of, EVENT_LIMIT, || async {
+            let get = ["pods", "--namespace", &self.name, &selector, &on_node];
+            let pods = self.kubectl().get(&get).await.ok()?;
+            let pod = pods["items"].as_array()?.first()?;
+            let runs = pod["status"]["phase"] == "Running";
+            runs.then_some(pod["metadata"]["name"].as_str()?.to_owned())
+        })
+        .await
+        .unwrap()
+    }
+
+    /// The containers of a patient pod have ended: it goes.
+    pub async fn end_pod(&self, name: &str) {
+        let delete = ["delete", "pod", name, "--namespace", &self.name];
+        let now = ["--grace-period=0", "--force"];
+        self.kubectl().run(&[&delete[..], &now].concat()).await.unwrap();
+    }
+
     /// Removes what the test has made; nobody waits.
     pub async fn close(self) {
         let delete = ["delete", "namespace", &self.name, "--wait=false"];
@@ -144,6 +171,38 @@ pub fn pod(space: &str, name: &str, label: &str, node: &str) -> Value {
     })
 }
 
+/// A Deployment of one engine for nodes with this label. Its pod gets a minute to end, all of which
+/// it takes unless [`Space::end_pod`] ends it.
+pub fn engine_deployment(space: &str, node_label: (&str, &str)) -> Value {
+    let labels = json!({ "app": "engine", "ebbtide.dev/engine": "vllm" });
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": { "namespace": space, "name": "engine" },
+        "spec": {
+            "replicas": 1,
+            "selector": { "matchLabels": { "app": "engine" } },
+            "template": {
+                "metadata": { "labels": labels, "annotations": { PATIENT_POD_ANNOTATION: "" } },
+                "spec": {
+                    "nodeSelector": { node_label.0: node_label.1 },
+                    "terminationGracePeriodSeconds": 60,
+                    "containers": [{
+                        "name": "engine",
+                        "image": "played",
+                        "resources": { "limits": { "nvidia.com/gpu": "8" } },
+                    }],
+                },
+            },
+        },
+    })
+}
+
+/// Whether our marks stand on a node.
+pub fn is_marked(node: &Value) -> bool {
+    has_taint(node, OURS) && node["spec"]["unschedulable"] == true
+}
+
 pub fn has_taint(node: &Value, key: &str) -> bool {
     let taints = node["spec"]["taints"].as_array();
     taints.is_some_and(|taints| taints.iter().any(|taint| taint["key"] == key))
@@ -156,14 +215,24 @@ pub fn condition(node: &Value) -> Option<(&str, &str)> {
     Some((ours["status"].as_str()?, ours["reason"].as_str()?))
 }
 
+/// None of its responses ends within a test.
+fn slow_engine() -> EngineConfig {
+    EngineConfig {
+        tokens_per_second: 20.0,
+        lengths: ResponseLengths { mean: 4_000.0, spread: 0.1 },
+        weights_label: "0".to_owned(),
+        ..EngineConfig::default()
+    }
+}
+
 /// An agent that runs, with everything around it.
 pub struct Running {
     pub agent: AgentHandle,
     pub imds: ImdsEmulator,
     pub queue: WorkQueue,
+    pub engine: EngineEmulator,
     replica: ReplicaId,
-    metrics: String,
-    _engine: EngineEmulator,
+    address: SocketAddr,
     task: JoinHandle<Result<AgentReport, AgentError>>,
 }
 
@@ -175,14 +244,14 @@ impl Running {
         change: impl FnOnce(&mut AgentConfig),
     ) -> Self {
         let port = MemoryPort::new(2, ShardSettings::default(), wall_clock_now);
-        Self::start_on(WorkQueue::new(Arc::new(port)), node, client, change).await
+        Self::join(node, client, WorkQueue::new(Arc::new(port)), change).await
     }
 
-    /// The same on a queue that others use as well.
-    pub async fn start_on(
-        queue: WorkQueue,
+    /// The same, on a queue that others have, too.
+    pub async fn join(
         node: &str,
         client: kube::Client,
+        queue: WorkQueue,
         change: impl FnOnce(&mut AgentConfig),
     ) -> Self {
         let node = node.parse().unwrap();
@@ -190,16 +259,10 @@ impl Running {
             AgentConfig::new("lane".parse().unwrap(), agent_holder(&node, "boot").unwrap());
         config.pace = Pace::brisk();
         config.concurrency_per_engine = 4;
-        let port = Program::free_port().unwrap();
-        config.listen = Some(([127, 0, 0, 1], port).into());
+        let address = SocketAddr::from(([127, 0, 0, 1], Program::free_port().unwrap()));
+        config.listen = Some(address);
         change(&mut config);
-        let engine = EngineEmulator::start(EngineConfig {
-            tokens_per_second: 20.0,
-            lengths: ResponseLengths { mean: 4_000.0, spread: 0.1 },
-            weights_label: "0".to_owned(),
-            ..EngineConfig::default()
-        })
-        .unwrap();
+        let engine = EngineEmulator::start(slow_engine()).unwrap();
         let imds = ImdsEmulator::start(InstanceIdentity::spot("i-1", "us-east-2b")).unwrap();
         let outside = Outside {
             imds: Some(ImdsClient::new(&imds.base_url()).unwrap()),
@@ -212,15 +275,7 @@ impl Running {
         let agent = Agent::new(config, outside);
         let handle = agent.handle();
         let task = tokio::spawn(agent.run(CancellationToken::new()));
-        let running = Self {
-            agent: handle,
-            imds,
-            queue,
-            replica,
-            metrics: format!("http://127.0.0.1:{port}/metrics"),
-            _engine: engine,
-            task,
-        };
+        let running = Self { agent: handle, imds, queue, engine, replica, address, task };
         running.wait_until("in service", |agent| agent.state() == NodeState::Ready).await;
         running
     }
@@ -257,9 +312,47 @@ impl Running {
         self.agent.report().drains.last().expect("a drain").duration
     }
 
+    /// What the `preStop` hook of an engine's pod does: waits until the agent lets it go.
+    pub async fn pre_stop(&self) {
+        let url = format!("http://{}/drained", self.address);
+        until("the agent to hold nothing", EVENT_LIMIT, || async {
+            reqwest::get(&url).await.unwrap().status().is_success().then_some(())
+        })
+        .await
+        .unwrap();
+    }
+
+    /// All units are back in the queue with their tokens, each once, and nothing is lost; gives
+    /// how many tokens there are.
+    pub async fn work_is_back(&self) -> u64 {
+        let units = self.queue.scan().await.unwrap();
+        let is_back = |unit: &UnitSnapshot| {
+            let attempts = unit.attempts + unit.infra_attempts;
+            unit.state == SlotState::Enqueued && (unit.hand_backs, attempts) == (1, 0)
+        };
+        assert!(units.len() == 4 && units.iter().all(is_back), "{units:?}");
+        let counts = self.agent.counts();
+        assert_eq!((counts.tokens_dropped, counts.tokens_waiting), (0, 0));
+        let tokens = units.iter().map(|unit| u64::from(unit.tokens)).sum();
+        assert_eq!(counts.tokens_handed_back, tokens);
+        tokens
+    }
+
+    /// The engine is there again, at the same address, without any of its streams.
+    pub fn start_engine_again(&mut self) {
+        let url = self.engine.base_url();
+        let listen = url.trim_start_matches("http://").parse().unwrap();
+        self.engine = EngineEmulator::start(EngineConfig { listen, ..slow_engine() }).unwrap();
+    }
+
     /// The value of a metric; 0 when there is none.
     pub async fn metric(&self, series: &str) -> f64 {
-        let text = reqwest::get(&self.metrics).await.unwrap().text().await.unwrap();
+        let text = reqwest::get(format!("http://{}/metrics", self.address))
+            .await
+            .unwrap()
+            .text()
+            .await
+            .unwrap();
         let line = text.lines().find(|line| line.starts_with(series));
         line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
     }

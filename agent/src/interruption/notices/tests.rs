@@ -106,7 +106,7 @@ fn only_repeated_absence_withdraws() {
     assert_eq!(news, News::Withdrawn(NoticeKind::SpotTerminate));
     assert!(notices.emptying(start).is_none());
     assert!(
-        !notices.is_quiet_for(DrainReason::Notice, start),
+        !notices.is_quiet_for(DrainReason::Notice, false, start),
         "the other sources have said nothing yet"
     );
     for source in [Source::Rebalance, Source::Lifecycle, Source::Maintenance] {
@@ -114,7 +114,7 @@ fn only_repeated_absence_withdraws() {
             notices.see(look(start, after, source, None));
         });
     }
-    assert!(notices.is_quiet_for(DrainReason::Notice, start));
+    assert!(notices.is_quiet_for(DrainReason::Notice, false, start));
 }
 
 #[test]

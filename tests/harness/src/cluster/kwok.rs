@@ -11,6 +11,11 @@ use crate::{
     process::{Launch, Service},
 };
 
+/// A pod with this annotation, whatever its value, stays for its grace when it is deleted, as one
+/// does whose containers take that long to end. They end sooner by `kubectl delete
+/// --grace-period=0 --force`, which is what a kubelet does then. Other pods are gone at once.
+pub const PATIENT_POD_ANNOTATION: &str = "kwok.x-k8s.io/patient";
+
 /// For nodes that were created without an address; nothing listens there.
 const ADDRESS_OF_OTHER_NODES: &str = "10.0.0.1";
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -40,4 +45,15 @@ pub(super) async fn start(
     let health_url = format!("http://{address}/healthz");
     kwok.ready("an answer over HTTP", READY_LIMIT, || http::answers(&health_url)).await?;
     Ok(kwok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_ask_for_the_annotation_of_patient_pods() {
+        let stages = include_str!("stages.yaml");
+        assert_eq!(stages.matches(&format!("[\"{PATIENT_POD_ANNOTATION}\"]")).count(), 2);
+    }
 }

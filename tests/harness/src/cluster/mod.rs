@@ -31,6 +31,7 @@ use tokio::sync::OnceCell;
 pub use credentials::NARROW_USERS;
 pub use instance_types::InstanceType;
 pub use karpenter::Karpenter;
+pub use kwok::PATIENT_POD_ANNOTATION;
 pub use lws::LwsController;
 pub use nodes::NodeSpec;
 

@@ -83,7 +83,8 @@ impl Agents {
             queue.report_drain(DrainProgress { replica, request_id, generation: 0, state }).await?;
         }
         let told = self.told.lock().expect("no panic").get(&node.node).cloned();
-        let Told { notice_kind, pods_left } = told.unwrap_or_default();
+        let nothing_left = Told { pods_left: Some(0), ..Told::default() };
+        let Told { notice_kind, pods_left } = told.unwrap_or(nothing_left);
         queue.put_node(NodeRecord { notice_kind, pods_left, ..record(node, state) }).await
     }
 }
