@@ -79,7 +79,9 @@ async fn log_names_the_pod_that_a_budget_keeps_and_what_becomes_of_it() {
     space.run_pod("kept", "kept").await;
     space.keep_pods("solid", "kept").await;
     let imds = ImdsEmulator::start(InstanceIdentity::spot("i-0abc", "us-east-2b")).unwrap();
-    let engine = EngineEmulator::start(EngineConfig::default()).unwrap();
+    let weights_label = "0".to_owned();
+    let engine = EngineConfig { weights_label, ..EngineConfig::default() };
+    let engine = EngineEmulator::start(engine).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let policy = policy_file(folder.path(), POLICY);
     let (redis_url, engine_url, imds_url) = (redis.url(), engine.base_url(), imds.base_url());

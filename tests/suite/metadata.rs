@@ -24,6 +24,12 @@ spec:
   pools: [{name: local, provider: local, market: spot, maxNodes: 4}]
 ";
 
+/// One that has the weights of a run that has published none.
+fn an_engine() -> EngineEmulator {
+    let weights_label = "0".to_owned();
+    EngineEmulator::start(EngineConfig { weights_label, ..EngineConfig::default() }).unwrap()
+}
+
 /// Every variable by which a program is told of a proxy, and those that would except this machine.
 fn proxied(proxy: &str) -> [(&'static str, &str); 8] {
     let names =
@@ -38,7 +44,7 @@ async fn notice_comes_past_every_proxy_that_the_environment_names() {
     let redis = require!(Redis::start().await);
     let proxy = SilentService::start();
     let imds = ImdsEmulator::start(InstanceIdentity::spot("i-0abc", "us-east-2b")).unwrap();
-    let engine = EngineEmulator::start(EngineConfig::default()).unwrap();
+    let engine = an_engine();
     let folder = tempfile::tempdir().unwrap();
     let policy = policy_file(folder.path(), POLICY);
     let queue = queue(&redis, RUN, 1).await;
@@ -74,7 +80,7 @@ async fn hop_limit_that_is_too_low_is_named_with_what_to_do() {
     let redis = require!(Redis::start().await);
     let imds = ImdsEmulator::start(InstanceIdentity::spot("i-0abc", "us-east-2b")).unwrap();
     imds.handle().fault(path::TOKEN, Fault::Hang);
-    let engine = EngineEmulator::start(EngineConfig::default()).unwrap();
+    let engine = an_engine();
     let folder = tempfile::tempdir().unwrap();
     let policy = policy_file(folder.path(), POLICY);
     let (redis_url, engine_url, imds_url) = (redis.url(), engine.base_url(), imds.base_url());
@@ -116,7 +122,7 @@ async fn maintenance_that_is_weeks_ahead_is_told_to_the_second_and_drains_nothin
     let not_before = begins.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let terms = ["--code", "system-reboot", "--state", "active", "--not-before", &not_before];
     let imds = require!(Aemm::start(&[&["events", "--imdsv2"], &terms[..]].concat()).await);
-    let engine = EngineEmulator::start(EngineConfig::default()).unwrap();
+    let engine = an_engine();
     let folder = tempfile::tempdir().unwrap();
     let policy = policy_file(folder.path(), POLICY);
     let queue = queue(&redis, RUN, 1).await;

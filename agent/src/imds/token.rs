@@ -26,7 +26,7 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// The token in an answer that came at `now`; `None` when it has none that a header could carry.
+    /// The token in an answer that came at `now`; `None` when it has none that a header can carry.
     ///
     /// `promised`: how many seconds it lives, as the answer says. Nonsense, or nothing, stands for
     /// what was asked: a token that ends earlier is refused, and replaced then.

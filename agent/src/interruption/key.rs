@@ -3,9 +3,9 @@
 //! The key is the truth between agents, controller and operators. One call at a time, repeated
 //! with bounded pauses; while the queue is away the drain goes on without it.
 //!
-//! A drain ends with the replica that it was asked for. LeaderWorkerSet makes a whole EP group anew,
-//! under the same name, once a pod of it is gone: the agent that speaks for the new one takes back
-//! what the old one was drained for, and the node that goes leaves it.
+//! A drain ends with the replica that it was asked for. LeaderWorkerSet makes a whole EP group
+//! anew, under the same name, once a pod of it is gone: the agent that speaks for the new one takes
+//! back what the old one was drained for, and the node that goes leaves it.
 
 use std::sync::Arc;
 use std::time::Duration;

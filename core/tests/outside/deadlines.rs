@@ -43,7 +43,10 @@ proptest! {
                     notice.see_again(announced, asg_deadline, now);
                     *notice
                 }
-                None => *notice.insert(InterruptionNotice::first_sight(announced, asg_deadline, now)),
+                None => {
+                    let first = InterruptionNotice::first_sight(announced, asg_deadline, now);
+                    *notice.insert(first)
+                }
             };
             let deadline = seen.deadline.expect("a Spot notice has a deadline");
             prop_assert!(deadline <= seen.first_seen.plus(SPOT_LEAD_MAX), "{:?}", seen);

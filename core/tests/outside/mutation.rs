@@ -86,13 +86,14 @@ pub fn damaged(body: &Body, dice: &mut Dice) -> String {
             members.insert(place, (name, value));
         }),
         1 => json.change_one_object(dice, |dice, members| {
-            let place = dice.below(members.len());
-            let chosen = &mut members[place].1;
+            let number = dice.below(members.len());
+            let chosen = &mut members[number].1;
             // A text, nothing at all, or another list may well mean something there.
             let is_list = |it: &Json| it.plain().starts_with('[');
+            let was_list = is_list(chosen);
             *chosen = std::iter::repeat_with(|| anything(dice))
                 .filter(|it| !matches!(it, Json::Text(_)) && *it != Json::Raw("null".to_owned()))
-                .find(|it| !is_list(it) || !is_list(chosen))
+                .find(|it| !is_list(it) || !was_list)
                 .unwrap();
         }),
         2 => json.change_one_object(dice, |dice, members| {

@@ -1,5 +1,5 @@
-//! An EP group whose pods the real LeaderWorkerSet controller makes: one node goes, the group is made
-//! anew on the others, and works again.
+//! An EP group whose pods the real LeaderWorkerSet controller makes: one node goes, the group is
+//! made anew on the others, and works again.
 
 use std::sync::Arc;
 

@@ -23,7 +23,7 @@ async fn run_pods(space: &Space<'_>) -> (String, String) {
 fn kubectl_drain(space: &Space<'_>) -> JoinHandle<Result<String, Error>> {
     let (kubectl, node) = (space.kubectl().clone(), space.node.clone());
     tokio::spawn(async move {
-        kubectl.run(&["drain", &node, "--ignore-daemonsets", "--timeout=60s"]).await
+        kubectl.run(&["drain", &node, "--ignore-daemonsets", "--timeout=120s"]).await
     })
 }
 

@@ -171,8 +171,8 @@ pub fn pod(space: &str, name: &str, label: &str, node: &str) -> Value {
     })
 }
 
-/// A Deployment of one engine for nodes with this label. Its pod gets a minute to end, all of which
-/// it takes unless [`Space::end_pod`] ends it.
+/// A Deployment of one engine for nodes with this label. Its pod gets three minutes to end, longer
+/// than a test lasts on a busy machine: it takes them all unless [`Space::end_pod`] ends it.
 pub fn engine_deployment(space: &str, node_label: (&str, &str)) -> Value {
     let labels = json!({ "app": "engine", "ebbtide.dev/engine": "vllm" });
     json!({
@@ -186,7 +186,7 @@ pub fn engine_deployment(space: &str, node_label: (&str, &str)) -> Value {
                 "metadata": { "labels": labels, "annotations": { PATIENT_POD_ANNOTATION: "" } },
                 "spec": {
                     "nodeSelector": { node_label.0: node_label.1 },
-                    "terminationGracePeriodSeconds": 60,
+                    "terminationGracePeriodSeconds": 180,
                     "containers": [{
                         "name": "engine",
                         "image": "played",
@@ -215,10 +215,10 @@ pub fn condition(node: &Value) -> Option<(&str, &str)> {
     Some((ours["status"].as_str()?, ours["reason"].as_str()?))
 }
 
-/// None of its responses ends within a test.
+/// None of its responses ends within a test, nor in the time that any drain of one has.
 fn slow_engine() -> EngineConfig {
     EngineConfig {
-        tokens_per_second: 20.0,
+        tokens_per_second: 5.0,
         lengths: ResponseLengths { mean: 4_000.0, spread: 0.1 },
         weights_label: "0".to_owned(),
         ..EngineConfig::default()

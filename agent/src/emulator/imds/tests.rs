@@ -79,6 +79,21 @@ async fn read_needs_a_valid_token() {
 }
 
 #[tokio::test]
+async fn read_that_was_forwarded_or_has_two_tokens_is_refused() {
+    let (_imds, _handle, client) = started();
+    let token = client.token().await;
+    let read = || {
+        let request = client.http.get(format!("{}{}", client.base, path::ZONE));
+        request.header("X-aws-ec2-metadata-token", &token)
+    };
+    let status =
+        |request: reqwest::RequestBuilder| async { request.send().await.unwrap().status() };
+    assert_eq!(status(read()).await, 200);
+    assert_eq!(status(read().header("X-Forwarded-For", "10.0.0.1")).await, 403);
+    assert_eq!(status(read().header("X-aws-ec2-metadata-token", &token)).await, 400);
+}
+
+#[tokio::test]
 async fn announced_notice_is_read_until_it_is_withdrawn() {
     let (_imds, handle, client) = started();
     let (status, body) = client.read(path::SPOT_ACTION).await;
