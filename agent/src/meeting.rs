@@ -53,10 +53,14 @@ pub(crate) async fn meet(shared: &Shared, views: watch::Sender<Option<SeenView>>
         let mut woken = pin!(shared.queue.woken(Hint::Control));
         let is_woken = poll!(&mut woken).is_ready();
         let is_report_due = begun >= report_at || standing.has_changed().unwrap_or(false);
+        if is_report_due {
+            // Before it is read for the report: what changes meanwhile is reported next.
+            standing.mark_unchanged();
+        }
         let met = exchange(shared, &views, &mut reporter, is_report_due).await;
         if is_report_due {
-            standing.mark_unchanged();
-            report_at = begun + meet_every;
+            // One that was not written stays due.
+            report_at = if met.is_ok() { begun + meet_every } else { begun };
         }
         match met {
             Ok(()) => {

@@ -1,7 +1,7 @@
 //! Interruption notices: what a metadata body says, and how much time it leaves.
 //!
 //! Bodies come from outside and may be anything: parsing never panics and never guesses. Words
-//! count only as AWS writes them, in any order of members; further members, white space around the
+//! count only as AWS writes them; the order of members, further members, white space around the
 //! value and a byte order mark change nothing. All moments here are on the node's clock, which may
 //! be wrong; that is why the effective deadline of a Spot notice is bounded by the moment at which
 //! it was first seen, and only ever becomes earlier.

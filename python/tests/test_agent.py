@@ -319,12 +319,11 @@ def test_calls_without_an_answer_are_sent_again(tmp_path: Path) -> None:
 def test_drain_waits_for_a_worker_that_leases_from_the_queue(
     node: Node, binary: str, run: str, redis_server: Server
 ) -> None:
-    node.start()
-    operator = ("--redis", redis_server.url, "--run", run)
-
     def field(record: str, name: str) -> object:
         return redis_server.command("HGET", f"{{{run}:c}}:{record}:n1", name)
 
+    node.start()
+    operator = ("--redis", redis_server.url, "--run", run)
     with Queue.connect(redis_server.url, run) as queue:
         queue.trainer("t", groups_per_step=2).enqueue_group(group("g", 2, 64))
         worker = queue.worker("n1")

@@ -108,6 +108,20 @@ async fn agent_whose_leases_were_lost_writes_nothing_and_ends_its_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn node_reports_as_soon_as_the_queue_answers_and_not_an_interval_later() {
+    let world = World::new();
+    let way = world.own_way();
+    way.set_down(true);
+    let plan = world.node("n1").by(way.clone());
+    let node = plan.with(|config| config.pace.meet_every = Duration::from_secs(600)).start();
+    let looks = node.imds().requests(path::SPOT_ACTION);
+    within(node.imds().await_requests(path::SPOT_ACTION, looks + 3)).await;
+    way.set_down(false);
+    node.wait_until(|agent| agent.is_gate_open()).await;
+    until(|| async { world.queue.view().await.unwrap().nodes.len() == 1 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn outage_longer_than_the_lease_costs_tokens_and_no_sample() {
     let world = World::new();
     world.enqueue([group("a", 8, 600)]).await;

@@ -38,16 +38,10 @@ proptest! {
             let announced = parse_instance_action(&body(action, time)).unwrap();
             let now = UnixMillis(now);
             let before = notice.and_then(|it| it.deadline);
-            let seen = match &mut notice {
-                Some(notice) => {
-                    notice.see_again(announced, asg_deadline, now);
-                    *notice
-                }
-                None => {
-                    let first = InterruptionNotice::first_sight(announced, asg_deadline, now);
-                    *notice.insert(first)
-                }
-            };
+            let first_sight = || InterruptionNotice::first_sight(announced, asg_deadline, now);
+            prop_assert!(first_sight().deadline <= Some(now.plus(SPOT_LEAD_MAX)));
+            let seen = notice.get_or_insert_with(first_sight);
+            seen.see_again(announced, asg_deadline, now);
             let deadline = seen.deadline.expect("a Spot notice has a deadline");
             prop_assert!(deadline <= seen.first_seen.plus(SPOT_LEAD_MAX), "{:?}", seen);
             prop_assert!(before.is_none_or(|before| deadline <= before), "{:?}", seen);

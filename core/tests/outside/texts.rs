@@ -113,8 +113,8 @@ proptest! {
         let text = text.replace("GMT", " GMT");
         let words: Vec<&str> = text.split_whitespace().collect();
         let number = |text: &str| text.parse::<i64>().unwrap_or_else(|_| panic!("{text}"));
-        let named = |name: &&str| name.eq_ignore_ascii_case(words[1]);
-        let month = MONTHS.iter().position(named).expect("a month");
+        let is_it = |name: &&str| name.eq_ignore_ascii_case(words[1]);
+        let month = MONTHS.iter().position(is_it).expect("a month");
         let clock: Vec<i64> = words[3].split(':').map(number).collect();
         let at = Moment {
             year: number(words[2]),
