@@ -29,7 +29,8 @@ pub async fn measure(sizes: &Sizes, figures: &mut Figures) -> anyhow::Result<()>
     let cluster = ControlPlane::start().await?;
     cluster.add_nodes(&[NodeSpec::gpu(NODE)]).await?;
     let imds = ImdsEmulator::start(InstanceIdentity::spot("i-0", "us-east-2b"))?;
-    let engine = EngineEmulator::start(EngineConfig::default())?;
+    let engine = EngineConfig { weights_label: "0".to_owned(), ..EngineConfig::default() };
+    let engine = EngineEmulator::start(engine)?;
     let listen = format!("127.0.0.1:{}", Program::free_port()?);
     let (redis_url, imds_url, engine_url) = (redis.url(), imds.base_url(), engine.base_url());
     let mut agent = Program::options("ebbtide-agent", env!("CARGO_BIN_EXE_ebbtide"))

@@ -22,6 +22,7 @@ mod node;
 mod report;
 mod seed;
 
+use anyhow::ensure;
 use arguments::{Arguments, Part};
 use clap::Parser;
 use report::Figures;
@@ -31,16 +32,24 @@ async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let sizes = arguments.sizes();
     let mut figures = Figures::default();
+    let mut failed = Vec::new();
     for part in arguments.parts() {
-        match part {
-            Part::HandBack => hand_back::measure(&sizes, &mut figures).await?,
-            Part::Fleet => fleet::measure(&sizes, &mut figures).await?,
-            Part::Group => group::measure(&sizes, &mut figures).await?,
-            Part::ApiServer => api_server::measure(&sizes, &mut figures).await?,
-            Part::Cordon => cordon::measure(&sizes, &mut figures).await?,
-            Part::Idle => idle::measure(&sizes, &mut figures).await?,
+        let measured = match part {
+            Part::HandBack => hand_back::measure(&sizes, &mut figures).await,
+            Part::Fleet => fleet::measure(&sizes, &mut figures).await,
+            Part::Group => group::measure(&sizes, &mut figures).await,
+            Part::ApiServer => api_server::measure(&sizes, &mut figures).await,
+            Part::Cordon => cordon::measure(&sizes, &mut figures).await,
+            Part::Idle => idle::measure(&sizes, &mut figures).await,
+        };
+        // What the other parts take half an hour for is not to be lost with it.
+        if let Err(error) = measured {
+            println!("{part:?} failed: {error:#}");
+            failed.push(part);
         }
     }
     println!("{}", figures.table());
-    figures.write()
+    figures.write()?;
+    ensure!(failed.is_empty(), "not measured: {failed:?}");
+    Ok(())
 }
