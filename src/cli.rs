@@ -53,7 +53,7 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         let outcome = match self.command {
             Command::Demo(args) => setup::run_async(demo::run(args)),
-            Command::Agent(args) => setup::run_async(agent_command::run(args)),
+            Command::Agent(args) => setup::run_on_one_thread(agent_command::run(args)),
             Command::Controller(args) => setup::run_async(controller_command::run(args)),
             Command::Drain(args) => setup::run_async(operator_command::drain::run(args)),
             Command::Drill(args) => setup::run_async(operator_command::drill::run(args)),

@@ -20,6 +20,15 @@ pub fn run_async(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow
     runtime.block_on(work)
 }
 
+/// The same on this thread alone, for what shares a machine with others and mostly waits: handing a
+/// task from one thread to another costs more than what the task then does.
+pub fn run_on_one_thread(
+    work: impl Future<Output = anyhow::Result<ExitCode>>,
+) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(work)
+}
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
