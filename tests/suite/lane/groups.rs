@@ -13,12 +13,16 @@ use serde_json::{Value, json};
 use super::world::{Running, client, condition};
 use crate::programs::{EVENT_LIMIT, group};
 
+/// The replica that the group is. No node may have this name: then it would be the replica of that
+/// node as well.
+const REPLICA: &str = "ep-0";
+
 /// One group of two pods, each of which fills a node of this space.
 fn leader_worker_set(space: &str) -> Value {
     json!({
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": "LeaderWorkerSet",
-        "metadata": { "name": space, "namespace": space },
+        "metadata": { "name": "ep", "namespace": space },
         "spec": {
             "replicas": 1,
             "leaderWorkerTemplate": {
@@ -41,14 +45,10 @@ fn leader_worker_set(space: &str) -> Value {
 }
 
 /// Waits until the replica consists of two ready nodes, and names them.
-async fn ready_pair(
-    queue: &WorkQueue,
-    replica: &str,
-    is_wanted: impl Fn(&[String]) -> bool,
-) -> Vec<String> {
+async fn ready_pair(queue: &WorkQueue, is_wanted: impl Fn(&[String]) -> bool) -> Vec<String> {
     until("a ready pair of nodes", EVENT_LIMIT, || async {
         let view = queue.view().await.unwrap();
-        let members = view.nodes.iter().filter(|record| record.replica.as_str() == replica);
+        let members = view.nodes.iter().filter(|record| record.replica.as_str() == REPLICA);
         let members: Vec<&NodeRecord> = members.collect();
         let are_ready = members.iter().all(|record| record.state == NodeState::Ready);
         let names: Vec<String> = members.iter().map(|record| record.node.to_string()).collect();
@@ -76,9 +76,8 @@ async fn group_that_is_made_anew_works_while_the_lost_node_is_still_there() {
         agents.push(Running::join(node.name(), client, queue.clone(), |_| {}).await);
     }
     kubectl.create(&leader_worker_set(&space)).await.unwrap();
-    let replica = format!("{space}-0");
-    let members = ready_pair(&queue, &replica, |_| true).await;
-    let worker = ["pod", &format!("{space}-0-1"), "--namespace", &space];
+    let members = ready_pair(&queue, |_| true).await;
+    let worker = ["pod", "ep-0-1", "--namespace", &space];
     let lost = kubectl.get(&worker).await.unwrap()["spec"]["nodeName"].take();
     let lost = lost.as_str().unwrap().to_owned();
     assert!(members.contains(&lost), "{members:?}");
@@ -87,7 +86,7 @@ async fn group_that_is_made_anew_works_while_the_lost_node_is_still_there() {
     queue.enqueue(group(0, 4, 4_000)).await.unwrap();
     let soon = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(90);
     agents[place].imds.handle().announce_spot(SpotAction::Terminate, soon);
-    ready_pair(&queue, &replica, |names| !names.contains(&lost)).await;
+    ready_pair(&queue, |names| !names.contains(&lost)).await;
     until("the lost node to drain by itself", EVENT_LIMIT, || async {
         let view = queue.view().await.unwrap();
         let drain = |replica: &str| {
@@ -95,7 +94,7 @@ async fn group_that_is_made_anew_works_while_the_lost_node_is_still_there() {
             Some((drain.reason, drain.state))
         };
         let is_alone = drain(&lost) == Some((DrainReason::Notice, DrainState::Drained));
-        (is_alone && drain(&replica)?.1 == DrainState::Cancelled).then_some(())
+        (is_alone && drain(REPLICA)?.1 == DrainState::Cancelled).then_some(())
     })
     .await
     .unwrap();
