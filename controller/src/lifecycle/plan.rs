@@ -232,11 +232,12 @@ mod tests {
 
     #[test]
     fn drained_node_does_not_go_over_the_leases_of_a_worker_that_its_agent_does_not_know() {
+        let drained = node(NodeState::Drained, Some(0), 1);
         for leased in [Some(1), None] {
-            let plan = plan_of(&node(NodeState::Drained, None, 1), |facts| facts.leased = leased);
+            let plan = plan_of(&drained, |facts| facts.leased = leased);
             assert_eq!(plan, LifecyclePlan::Wait(Awaited::Leases), "{leased:?}");
         }
-        let late = plan_of(&node(NodeState::Drained, None, 1), |facts| {
+        let late = plan_of(&drained, |facts| {
             (facts.leased, facts.now) = (Some(1), NOW.plus(seconds(60)));
         });
         assert_eq!(late, LifecyclePlan::Complete(End::DeadlinePassed));
