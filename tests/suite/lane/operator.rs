@@ -4,12 +4,13 @@
 use ebbtide_agent::emulator::imds::SpotAction;
 use ebbtide_agent::kubernetes::ENGINE_LABEL;
 use ebbtide_core::notice::NoticeKind;
-use ebbtide_harness::{ControlPlane, Error, require};
+use ebbtide_harness::{ControlPlane, Error, require, until};
 use ebbtide_queue::control::{DrainOutcome, DrainReason, DrainState};
 use tokio::task::JoinHandle;
 
 use super::daemon_set;
 use super::world::{OURS, Space, condition, engine_deployment, has_taint, is_marked};
+use crate::programs::EVENT_LIMIT;
 
 /// An engine's pod and one of a DaemonSet run on the node; gives their names.
 async fn run_pods(space: &Space<'_>) -> (String, String) {
@@ -90,8 +91,12 @@ async fn cordon_of_kubectl_drain_outlasts_a_notice_that_came_after_it() {
     node.await;
     agent.pre_stop().await;
     agent.work_is_back().await;
-    let drains = agent.queue.view().await.unwrap().drains;
-    assert_eq!((drains.len(), drains[0].reason), (1, DrainReason::Notice));
+    until("the drain to be one for the notice", EVENT_LIMIT, || async {
+        let drains = agent.queue.view().await.unwrap().drains;
+        (drains.len() == 1 && drains[0].reason == DrainReason::Notice).then_some(())
+    })
+    .await
+    .unwrap();
     space.end_pod(&engine).await;
     drain.await.unwrap().expect("the drain succeeds");
     assert!(space.pod(&daemon).await.is_some());
