@@ -281,7 +281,8 @@ impl Running {
     }
 
     pub async fn wait_until(&self, what: &str, is_wanted: impl Fn(&AgentHandle) -> bool) {
-        let waited = tokio::time::timeout(EVENT_LIMIT, self.agent.wait_until(is_wanted)).await;
+        // Some tests here share two cores with two control planes.
+        let waited = tokio::time::timeout(2 * EVENT_LIMIT, self.agent.wait_until(is_wanted)).await;
         waited.unwrap_or_else(|_| panic!("the agent must be {what}"));
     }
 
