@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use ebbtide_agent::kubernetes::{GroupLabels, SeenPod, Termination, Tier};
-use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::wall_clock_now;
-use ebbtide_queue::control::{DrainReason, DrainState, NodeRecord, NodeState};
+use ebbtide_queue::control::{DrainReason, DrainRecord, DrainState, NodeRecord, NodeState};
 
 use crate::world::{Node, World, group, until};
 
@@ -55,7 +54,7 @@ async fn start_group(world: &World) -> [Node; 3] {
 async fn until_drained(world: &World) {
     until(|| async {
         let drains = world.queue.view().await.unwrap().drains;
-        let is_drained = |drain: &ebbtide_queue::control::DrainRecord| {
+        let is_drained = |drain: &DrainRecord| {
             drain.replica.as_str() == "ep-0" && drain.state == DrainState::Drained
         };
         drains.iter().any(is_drained)
@@ -131,7 +130,7 @@ async fn end_of_the_survivors_engine_pods_does_not_cut_the_time_of_the_lost_node
     }
     let grace = Duration::from_secs(2);
     for uid in ["old-0", "old-2"] {
-        let by = UnixMillis(wall_clock_now().0).plus(grace);
+        let by = wall_clock_now().plus(grace);
         world.pods.terminate(uid, Termination { by, grace });
     }
     // What follows from the end of the pods has happened once they were seen: the nodes report it.
