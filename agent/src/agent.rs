@@ -31,6 +31,7 @@ use crate::marks::{NoMarks, NodeMarks};
 use crate::meeting;
 use crate::metrics::Metrics;
 use crate::pulse::Pulses;
+use crate::rhythm::Rhythm;
 use crate::server;
 use crate::shared::{InstanceFacts, NodeStanding, Shared};
 use crate::socket;
@@ -154,6 +155,7 @@ impl Agent {
             webhook: outside.webhook.map(Arc::new),
             metrics: Metrics::new(),
             pulses: Pulses::default(),
+            rhythm: Rhythm::begin(),
             wall_clock: outside.wall_clock,
             standing: watch::Sender::new(NodeStanding::default()),
             identity: Mutex::new(InstanceFacts::default()),

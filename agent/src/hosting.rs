@@ -21,7 +21,7 @@ use ebbtide_queue::command::Stage;
 use ebbtide_queue::reply::Grant;
 use futures::poll;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tracing::Instrument;
 
 use engines::Trouble;
@@ -38,6 +38,9 @@ const EMPTY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Longest time without asking for work when there is room: hints may get lost.
 const IDLE_POLL: Duration = Duration::from_secs(1);
+
+/// Beats of the loop that stores within the longest silence, when there is nothing to store.
+const IDLE_BEATS: u32 = 6;
 
 /// Bounds of the pause after a call that the queue did not answer.
 const QUEUE_PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -74,10 +77,11 @@ async fn lease_and_stream(shared: Arc<Shared>) {
             }
             Claimed::QueueEmpty => {
                 backoff.reset();
-                sleep(EMPTY_PAUSE).await;
+                let not_before = Instant::now() + EMPTY_PAUSE;
                 if !is_woken {
-                    let _ = timeout(IDLE_POLL - EMPTY_PAUSE, woken).await;
+                    let _ = timeout_at(shared.rhythm.next(IDLE_POLL), woken).await;
                 }
+                sleep_until(not_before).await;
             }
             Claimed::QueueAway => sleep(backoff.next_pause()).await,
         }
@@ -101,13 +105,14 @@ enum Claimed {
 /// ready queue, so that one call brings them to one engine.
 async fn claim_work(shared: &Arc<Shared>, streams: &mut JoinSet<()>) -> Claimed {
     let mut result = Claimed::NoRoom;
+    let mut nothing_for = None;
     for slot in &shared.engines {
         let Some(version) = slot.admits(Instant::now()) else { continue };
         let load = shared.desk.ledger().load(slot.index);
         // An engine that refused is tried with one unit.
         let places = if slot.is_in_trouble() { 1 } else { shared.config.concurrency_per_engine };
         let room = places.saturating_sub(load);
-        if room == 0 {
+        if room == 0 || nothing_for == Some(version) {
             continue;
         }
         let turn = shared.lease_turn.lock().await;
@@ -128,6 +133,8 @@ async fn claim_work(shared: &Arc<Shared>, streams: &mut JoinSet<()>) -> Claimed 
             }
         };
         let is_enough = leased.grants.len() >= room;
+        // What is not there for one engine is not there for the next.
+        nothing_for = leased.grants.is_empty().then_some(version);
         shared.note_run_version(leased.current_version);
         admit(shared, slot, version, leased.grants, streams);
         drop(claim);
@@ -198,8 +205,12 @@ async fn store(shared: &Shared) {
     let mut append_at = Instant::now() + pace.append_every;
     loop {
         shared.pulses.beat(Loop::Store, Instant::now());
-        let write_by = shared.desk.ledger().next_write_by();
-        let wake_at = write_by.map_or(append_at, |write_by| write_by.min(append_at));
+        let wake_at = {
+            let ledger = shared.desk.ledger();
+            let idle = pace.silence_limit / IDLE_BEATS;
+            let next = if ledger.held() == 0 { Instant::now() + idle } else { append_at };
+            ledger.next_write_by().map_or(next, |write_by| write_by.min(next))
+        };
         tokio::select! {
             () = sleep_until(wake_at) => {}
             _ = changes.changed() => {}

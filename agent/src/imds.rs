@@ -17,7 +17,7 @@ use ebbtide_core::notice::{
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::Backoff;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 pub use client::{ImdsClient, ImdsError};
 
@@ -134,12 +134,12 @@ async fn watch_source(
     every: Duration,
     sightings: &mpsc::Sender<Sighting>,
 ) {
-    let mut ticks = interval(every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut look_at = Instant::now();
     let mut backoff = Backoff::new(every / 4, every * FAILURE_STRETCH);
     let mut is_unreadable = false;
     loop {
-        ticks.tick().await;
+        sleep_until(look_at).await;
+        look_at = shared.rhythm.next(every);
         if source == Source::Spot {
             shared.pulses.beat(Loop::SpotPoll, Instant::now());
         }

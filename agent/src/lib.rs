@@ -22,6 +22,7 @@ pub mod marks;
 mod meeting;
 mod metrics;
 mod pulse;
+mod rhythm;
 mod server;
 mod shared;
 mod socket;

@@ -11,6 +11,7 @@ use ebbtide_core::ids::ReplicaId;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::{Backoff, Hint, QueueError};
 use ebbtide_queue::control::{EngineRecord, NodeRecord, NodeState, ReplicaView};
+use futures::future::try_join_all;
 use futures::poll;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -60,7 +61,7 @@ pub(crate) async fn meet(shared: &Shared, views: watch::Sender<Option<SeenView>>
         let met = exchange(shared, &views, &mut reporter, is_report_due).await;
         if is_report_due {
             // One that was not written stays due.
-            report_at = if met.is_ok() { begun + meet_every } else { begun };
+            report_at = if met.is_ok() { shared.rhythm.next(meet_every) } else { begun };
         }
         match met {
             Ok(()) => {
@@ -68,16 +69,15 @@ pub(crate) async fn meet(shared: &Shared, views: watch::Sender<Option<SeenView>>
                     tracing::info!("queue is back");
                     backoff.reset();
                 }
+                if !is_woken {
+                    tokio::select! {
+                        () = sleep_until(report_at) => {}
+                        () = woken => {}
+                        _ = standing.changed() => standing.mark_changed(),
+                    }
+                }
                 // Hints come in showers; one look answers many.
                 sleep_until(begun + LOOK_PAUSE).await;
-                if is_woken {
-                    continue;
-                }
-                tokio::select! {
-                    () = sleep_until(report_at) => {}
-                    () = woken => {}
-                    _ = standing.changed() => standing.mark_changed(),
-                }
             }
             Err(error) => {
                 shared.queue_trouble.send_replace(Some(error.to_string()));
@@ -96,17 +96,24 @@ async fn exchange(
     reporter: &mut Reporter,
     is_report_due: bool,
 ) -> Result<(), QueueError> {
-    let view = look(shared).await?;
-    let at = Instant::now();
+    let clock = match reporter.server_clock {
+        Some(clock) => clock,
+        None => (look(shared).await?.now, Instant::now()),
+    };
+    let report =
+        async { if is_report_due { reporter.report(shared, clock).await } else { Ok(()) } };
+    // At the same time: an idle agent wakes up once.
+    let (view, reported) = futures::join!(look(shared), report);
+    let (view, at) = (view?, Instant::now());
     shared.queue_answered_at.send_replace(Some(at));
     shared.queue_trouble.send_replace(None);
     shared.note_run_version(view.version.version);
+    reporter.server_clock = Some((view.now, at));
     if is_report_due {
-        reporter.report(shared, view.now, at).await?;
         reap_for_the_controller(shared, &view).await;
     }
     views.send_replace(Some(SeenView { view: Arc::new(view), at }));
-    Ok(())
+    reported
 }
 
 /// Reads what concerns the replica. Its nodes as well while it drains, if it has several and this
@@ -140,35 +147,36 @@ async fn reap_for_the_controller(shared: &Shared, view: &ReplicaView) {
 /// Remembers what the last report said, for the speed since then.
 #[derive(Debug, Default)]
 struct Reporter {
+    /// What the store's clock showed, and when.
+    server_clock: Option<(UnixMillis, Instant)>,
     last: Option<(Instant, u64)>,
     tokens_dropped: u64,
     drained_for: Option<String>,
 }
 
 impl Reporter {
-    /// `server_now`: the store's clock at `at`.
     async fn report(
         &mut self,
         shared: &Shared,
-        server_now: UnixMillis,
-        at: Instant,
+        server_clock: (UnixMillis, Instant),
     ) -> Result<(), QueueError> {
-        let tokens_per_second = self.speed(shared, at);
+        let tokens_per_second = self.speed(shared, Instant::now());
         observe(shared, tokens_per_second);
-        let record = node_record(shared, tokens_per_second, server_now, at);
+        let record = node_record(shared, tokens_per_second, server_clock);
         // The one who speaks for the replica waits for this word of the others.
         let is_news = record.drained_for.is_some() && record.drained_for != self.drained_for;
         let drained_for = record.drained_for.clone();
-        if is_news && !shared.membership().leads {
-            shared.queue.announce_node(record).await?;
-        } else {
-            shared.queue.put_node(record).await?;
-        }
+        let node = async {
+            if is_news && !shared.membership().leads {
+                return shared.queue.announce_node(record).await;
+            }
+            shared.queue.put_node(record).await
+        };
+        let engines = engine_records(shared).into_iter().map(|it| shared.queue.put_engine(it));
+        let (node, engines) = futures::join!(node, try_join_all(engines));
+        node?;
         self.drained_for = drained_for;
-        for record in engine_records(shared) {
-            shared.queue.put_engine(record).await?;
-        }
-        Ok(())
+        engines.map(|_| ())
     }
 
     fn speed(&mut self, shared: &Shared, at: Instant) -> f64 {
@@ -200,8 +208,7 @@ fn observe(shared: &Shared, tokens_per_second: f64) {
 fn node_record(
     shared: &Shared,
     tokens_per_second: f64,
-    server_now: UnixMillis,
-    at: Instant,
+    (server_now, at): (UnixMillis, Instant),
 ) -> NodeRecord {
     let identity = shared.identity();
     let (notice, drain, drained_for) = {
@@ -298,7 +305,7 @@ fn engine_records(shared: &Shared) -> Vec<EngineRecord> {
 pub(crate) async fn say_goodbye(shared: &Shared) {
     let goodbye = async {
         let view = shared.queue.replica_view(&shared.membership().replica).await?;
-        let record = node_record(shared, 0.0, view.now, Instant::now());
+        let record = node_record(shared, 0.0, (view.now, Instant::now()));
         shared.queue.put_node(record).await
     };
     match timeout(GOODBYE_LIMIT, goodbye).await {

@@ -21,6 +21,7 @@ use crate::kubernetes::Membership;
 use crate::ledger::{AgentCounts, Desk, Leave};
 use crate::metrics::Metrics;
 use crate::pulse::Pulses;
+use crate::rhythm::Rhythm;
 use crate::webhook::{Webhook, WebhookNotice};
 use crate::workers::{TAIL_LIMIT, WorkerDesk};
 
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) webhook: Option<Arc<Webhook>>,
     pub(crate) metrics: Metrics,
     pub(crate) pulses: Pulses,
+    /// When regular work is due.
+    pub(crate) rhythm: Rhythm,
     /// The node's wall clock.
     pub(crate) wall_clock: fn() -> UnixMillis,
     /// What the interruption flow says about the node.

@@ -1,5 +1,5 @@
 //! What an agent costs that has nothing to do: the binary itself, on a real API server and Redis,
-//! with an engine that no unit waits for, and no notice.
+//! with an engine that no unit waits for, no notice, and a controller that is heard.
 //!
 //! Memory is what is resident at the end (`VmRSS`), CPU is the run time of all threads
 //! (`/proc/PID/task/*/schedstat`, in ns), requests are counted by the metadata service.
@@ -11,13 +11,17 @@ use anyhow::Context;
 use ebbtide_agent::emulator::imds::path;
 use ebbtide_agent::emulator::{EngineConfig, EngineEmulator, ImdsEmulator, InstanceIdentity};
 use ebbtide_harness::{ControlPlane, NodeSpec, Program, Redis};
+use ebbtide_queue::client::{QueueError, WorkQueue};
 
 use super::arguments::Sizes;
 use super::report::Figures;
+use super::seed;
 
 const NODE: &str = "node-0";
 /// After the start, before anything is measured.
 const SETTLING: Duration = Duration::from_secs(10);
+/// The run of the policy.
+const RUN: &str = "grpo-async";
 const POLICY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/policies/grpo-async.yaml");
 
 /// See the module.
@@ -74,7 +78,11 @@ pub async fn measure(sizes: &Sizes, figures: &mut Figures) -> anyhow::Result<()>
         all.iter().map(|path| imds.handle().requests(path)).sum()
     };
     let (cpu_before, requests_before) = (cpu(&process)?, requests(&imds));
-    tokio::time::sleep(sizes.idle).await;
+    let queue = seed::queue(&redis, RUN).await?;
+    let watched = tokio::time::timeout(sizes.idle, beat_as_a_controller(&queue)).await;
+    if let Ok(failed) = watched {
+        failed?;
+    }
     let used = cpu(&process)? - cpu_before;
     let asked = requests(&imds) - requests_before;
     figures.set("idleRssMiB", resident_kib(&process)? / 1024.0);
@@ -82,6 +90,15 @@ pub async fn measure(sizes: &Sizes, figures: &mut Figures) -> anyhow::Result<()>
     figures.set("imdsRequestsPerSecond", asked as f64 / sizes.idle.as_secs_f64());
     figures.set("idleSeconds", sizes.idle.as_secs_f64());
     Ok(())
+}
+
+/// A controller reaps each second; without its beat every idle agent would.
+async fn beat_as_a_controller(queue: &WorkQueue) -> Result<(), QueueError> {
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        ticks.tick().await;
+        queue.beat_reaper().await?;
+    }
 }
 
 /// How long the process has run on any core.

@@ -28,6 +28,13 @@ const CALL_LIMIT: Duration = Duration::from_secs(2);
 /// Time limit of a new connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
+/// Calls of one probe, which are made at the same time.
+const PROBE_CALLS: usize = 3;
+
+/// How long a connection is kept: less than the 5 s after which the engine's server (uvicorn)
+/// closes it.
+const KEPT_LIMIT: Duration = Duration::from_secs(3);
+
 /// Bytes of an error body that are read.
 const ERROR_BYTES: usize = 2000;
 
@@ -36,7 +43,10 @@ const DONE: &[u8] = b"[DONE]";
 
 /// One vLLM server.
 pub struct VllmEngine {
+    /// For generations and aborts, each on a connection of its own.
     http: reqwest::Client,
+    /// For probes, on kept connections.
+    probes: reqwest::Client,
     address: String,
     /// Who it is, once told; asked again after a failed probe, when it may be another one.
     identity: Mutex<Option<Identity>>,
@@ -63,19 +73,21 @@ impl VllmEngine {
         if url.scheme() != "http" {
             return Err(unable(format!("must be an http URL, got {}", url.scheme())));
         }
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .connect_timeout(CONNECT_LIMIT)
-            // A kept connection that the engine has closed meanwhile would look like a call that
-            // broke off, which is a fault; a new one is refused, which is none.
-            .pool_max_idle_per_host(0)
-            .build()
-            .map_err(|error| unable(error.to_string()))?;
-        Ok(Self { http, address, identity: Mutex::default() })
+        let client = |kept| {
+            let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_LIMIT);
+            let client = client.pool_max_idle_per_host(kept).pool_idle_timeout(KEPT_LIMIT).build();
+            client.map_err(|error| unable(error.to_string()))
+        };
+        // A kept connection that the engine has closed meanwhile would look like a call that broke
+        // off, which is a fault; a new one is refused, which is none.
+        let http = client(0)?;
+        // One failed probe condemns no engine.
+        let probes = client(PROBE_CALLS)?;
+        Ok(Self { http, probes, address, identity: Mutex::default() })
     }
 
     async fn read<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
-        let request = self.http.get(format!("{}{path}", self.address)).timeout(CALL_LIMIT);
+        let request = self.probes.get(format!("{}{path}", self.address)).timeout(CALL_LIMIT);
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         let body = self.accept(response).await?.bytes().await;
         let body = body.map_err(|error| self.unreachable(&error))?;
@@ -83,7 +95,7 @@ impl VllmEngine {
     }
 
     async fn check_health(&self) -> Result<(), EngineError> {
-        let request = self.http.get(format!("{}/health", self.address)).timeout(CALL_LIMIT);
+        let request = self.probes.get(format!("{}/health", self.address)).timeout(CALL_LIMIT);
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         self.accept(response).await.map(|_| ())
     }
@@ -105,12 +117,13 @@ impl VllmEngine {
     }
 
     async fn facts(&self) -> Result<EngineFacts, EngineError> {
-        self.check_health().await?;
-        let Identity { name, models } = self.identity().await?;
-        let (weights, paused) = futures::join!(
+        let (health, weights, paused) = futures::join!(
+            self.check_health(),
             self.read::<wire::WeightInfo>("/weight_info"),
             self.read::<wire::Paused>("/is_paused")
         );
+        health?;
+        let Identity { name, models } = self.identity().await?;
         // Without dev mode both routes are 404: then nobody can pause it, and nobody knows its
         // weights.
         let (weights, paused) = (unless_missing(weights)?, unless_missing(paused)?);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ebbtide_core::ids::PolicyVersion;
 use ebbtide_queue::command::HandBackCause;
 use futures::future::join_all;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::engines::{Condition, EngineSlot, ProbeNews};
 use crate::shared::Shared;
@@ -30,7 +30,7 @@ async fn probe(shared: &Shared, slot: &EngineSlot) {
         let answer = slot.engine.probe().await;
         let news = slot.note_probe(answer, Instant::now());
         apply(shared, slot, news);
-        sleep(shared.config.pace.engine_probe).await;
+        sleep_until(shared.rhythm.next(shared.config.pace.engine_probe)).await;
     }
 }
 

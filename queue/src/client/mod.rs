@@ -5,6 +5,7 @@
 
 mod backoff;
 mod hints;
+mod holding;
 mod inspecting;
 mod leasing;
 mod meeting;
@@ -13,7 +14,7 @@ mod training;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -122,6 +123,8 @@ pub struct WorkQueue {
     shard_turns: Arc<AtomicU64>,
     /// How far each worker's leasing is.
     lease_places: Arc<Mutex<HashMap<leasing::LeasePlace, leasing::LeaseProgress>>>,
+    /// Whether the last lease call brought nothing.
+    found_nothing: Arc<AtomicBool>,
 }
 
 impl WorkQueue {
@@ -133,6 +136,7 @@ impl WorkQueue {
             requests: Arc::default(),
             shard_turns: Arc::new(AtomicU64::new(random)),
             lease_places: Arc::default(),
+            found_nothing: Arc::default(),
         }
     }
 

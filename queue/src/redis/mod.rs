@@ -14,6 +14,7 @@ mod together;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -179,7 +180,8 @@ impl QueuePort for RedisPort {
     async fn call(&self, shard: u16, mut command: Command) -> Result<Reply, QueueError> {
         let exchanges = &self.exchanges[usize::from(shard)];
         let keys = &exchanges.shard.keys;
-        if self.link.is_memory_short(&keys[0]) {
+        let server = self.link.server_of(&keys[0]);
+        if server.as_ref().is_some_and(|server| server.is_memory_short.load(Ordering::Relaxed)) {
             match &mut command {
                 Command::Enqueue(_) | Command::Retry { .. } => {
                     return Ok(Reply::Write(WriteReply::Busy));
@@ -193,16 +195,20 @@ impl QueuePort for RedisPort {
         let call = encode::function_call(&command, self.layout);
         let chunks_key = keys::chunks(&self.options.run, shard);
         let mut fetch = decode::ChunkFetch::new(self.link.clone(), chunks_key);
-        if call.function == Function::Exchange {
+        let reply = if call.function == Function::Exchange {
             let request = Request::of(&command, call.arguments, call.must_last);
             let answer = exchanges.ask(request).await?;
-            let reply = decode::exchanged(&command, answer, &mut fetch).await;
-            return reply.map_err(|error| exchanges.shard.explain(&error));
+            decode::exchanged(&command, answer, &mut fetch).await
+        } else {
+            let delivery = exchanges.shard.delivery(true, call.must_last);
+            let reply: redis::Value =
+                self.deliver(call.function, keys, &call.arguments, delivery).await?;
+            decode::reply(&command, reply, &mut fetch).await
+        };
+        let found_nothing = matches!(&reply, Ok(Reply::Lease(reply)) if reply.grants.is_empty());
+        if let Some(server) = server.filter(|_| !found_nothing) {
+            server.is_in_use.store(true, Ordering::Relaxed);
         }
-        let delivery = exchanges.shard.delivery(true, call.must_last);
-        let reply: redis::Value =
-            self.deliver(call.function, keys, &call.arguments, delivery).await?;
-        let reply = decode::reply(&command, reply, &mut fetch).await;
         reply.map_err(|error| exchanges.shard.explain(&error))
     }
 

@@ -20,8 +20,11 @@ const LAYOUT_SCHEMA: &str = "3";
 /// Part of `maxmemory` above which nothing is added (contract, section 2).
 const MEMORY_SHORT_ABOVE: f64 = 0.85;
 
-/// Between two looks at the servers' memory.
+/// Between two looks at the memory of servers that this client works with.
 const MEMORY_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Looks of a client at work for each one of a client that finds no work.
+const IDLE_LOOK_EVERY: u64 = 5;
 
 /// Whether a server has little memory left, by its INFO.
 pub(super) fn is_memory_short(info: &redis::InfoDict) -> bool {
@@ -29,12 +32,15 @@ pub(super) fn is_memory_short(info: &redis::InfoDict) -> bool {
     limit > 0.0 && info.get::<f64>("used_memory").unwrap_or(0.0) > MEMORY_SHORT_ABOVE * limit
 }
 
-/// Looks at the memory of every server, each second. While one does not answer nothing changes
-/// for it, and the others are looked at all the same.
+/// Looks at the memory of every server, each second, or less often while there is no work. While
+/// one does not answer nothing changes for it, and the others are looked at all the same.
 pub(super) async fn watch_memory(link: Link) {
-    loop {
+    for round in 1_u64.. {
         tokio::time::sleep(MEMORY_LOOK_INTERVAL).await;
-        join_all(link.masters().into_iter().map(look_at_memory)).await;
+        let is_idle_look = round % IDLE_LOOK_EVERY == 0;
+        let is_due =
+            |server: &Arc<Server>| server.is_in_use.swap(false, Ordering::Relaxed) || is_idle_look;
+        join_all(link.masters().into_iter().filter(is_due).map(look_at_memory)).await;
     }
 }
 

@@ -15,7 +15,6 @@ mod trust;
 mod wakes;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::{FromRedisValue, Pipeline, ServerError, Value};
@@ -113,13 +112,12 @@ impl Link {
         }
     }
 
-    /// Whether the server that holds a key has little memory left.
-    pub fn is_memory_short(&self, key: &str) -> bool {
-        let server = match &self.shared.route {
+    /// The server that holds a key, as far as that is known.
+    pub fn server_of(&self, key: &str) -> Option<Arc<Server>> {
+        match &self.shared.route {
             Route::One(kept) => Some(kept.server.clone()),
             Route::Cluster(cluster) => cluster.server_of(key).ok(),
-        };
-        server.is_some_and(|server| server.is_memory_short.load(Ordering::Relaxed))
+        }
     }
 
     /// Calls a function of the library on the server that holds its keys.

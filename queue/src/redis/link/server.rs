@@ -43,6 +43,8 @@ pub(in crate::redis) struct Server {
     generations: AtomicU64,
     /// Whether it has little memory left.
     pub is_memory_short: AtomicBool,
+    /// Whether this client has worked with it since its memory was looked at.
+    pub is_in_use: AtomicBool,
 }
 
 /// A server and the task that keeps its connection; ends with the last handle.
@@ -75,6 +77,7 @@ impl Server {
             is_in_trouble: Notify::new(),
             generations: AtomicU64::new(0),
             is_memory_short: AtomicBool::new(false),
+            is_in_use: AtomicBool::new(false),
         });
         let mut keeper = JoinSet::new();
         keeper.spawn(keep(server.clone()));
