@@ -12,6 +12,7 @@ use ebbtide_core::notice::NoticeKind;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::{WorkQueue, wall_clock_now};
 use ebbtide_queue::control::NodeState;
+use futures::FutureExt;
 use prometheus::Registry;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
@@ -31,7 +32,7 @@ use crate::marks::{NoMarks, NodeMarks};
 use crate::meeting;
 use crate::metrics::Metrics;
 use crate::pulse::Pulses;
-use crate::rhythm::Rhythm;
+use crate::rhythm::{Rhythm, first_of};
 use crate::server;
 use crate::shared::{InstanceFacts, NodeStanding, Shared};
 use crate::socket;
@@ -203,17 +204,18 @@ impl Agent {
         let (sights, seen) = watch::channel(NodeSight::default());
         let inputs = Inputs { sightings: sighted, views: viewed, sights: seen, shutdown };
         let kubernetes = interruption::Kubernetes { marks, pods: pods.clone() };
-        tokio::select! {
-            () = interruption::run(shared.clone(), kubernetes, inputs) => {}
-            () = hosting::host(shared.clone()) => {}
-            () = meeting::meet(&shared, views) => {}
-            () = watch_imds(&shared, imds, sightings) => {}
-            () = pods.follow(shared.config.node(), &sights) => {}
-            () = connect(connecting) => {}
-            () = serving => {}
-            () = serving_workers => {}
-            () = workers::tend(&shared) => {}
-        }
+        first_of([
+            interruption::run(shared.clone(), kubernetes, inputs).boxed(),
+            hosting::host(shared.clone()).boxed(),
+            meeting::meet(&shared, views).boxed(),
+            watch_imds(&shared, imds, sightings).boxed(),
+            pods.follow(shared.config.node(), &sights),
+            connect(connecting).boxed(),
+            serving.boxed(),
+            serving_workers.boxed(),
+            workers::tend(&shared).boxed(),
+        ])
+        .await;
         meeting::say_goodbye(&shared).await;
         let report = AgentHandle { shared }.report();
         tracing::info!(

@@ -19,7 +19,7 @@ use ebbtide_core::ids::PolicyVersion;
 use ebbtide_queue::client::{Backoff, Hint, LeaseTerms};
 use ebbtide_queue::command::Stage;
 use ebbtide_queue::reply::Grant;
-use futures::poll;
+use futures::{FutureExt, poll};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tracing::Instrument;
@@ -30,6 +30,7 @@ pub(crate) use leases::{keep_renewed, report as report_settled};
 
 use crate::ledger::{Admission, AdmissionTerms};
 use crate::pulse::Loop;
+use crate::rhythm::all_of;
 use crate::shared::Shared;
 
 /// Pause before an empty queue is asked again because something may have changed: a hundred idle
@@ -55,7 +56,13 @@ pub(crate) async fn host(shared: Arc<Shared>) {
         leases::reclaim(&shared).await;
         lease_and_stream(shared.clone()).await;
     };
-    futures::join!(work, store(&shared), leases::keep(&shared), tending::tend(&shared),);
+    all_of([
+        work.boxed(),
+        store(&shared).boxed(),
+        leases::keep(&shared).boxed(),
+        tending::tend(&shared).boxed(),
+    ])
+    .await;
 }
 
 /// Claims work whenever an engine has room, and runs a stream for every unit.

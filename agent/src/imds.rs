@@ -16,12 +16,14 @@ use ebbtide_core::notice::{
 };
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::Backoff;
+use futures::FutureExt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
 pub use client::{ImdsClient, ImdsError};
 
 use crate::pulse::Loop;
+use crate::rhythm::all_of;
 use crate::shared::Shared;
 
 /// Most that the pace of a source is stretched while it fails: a notice may come any moment.
@@ -118,13 +120,15 @@ pub(crate) struct Sighting {
 /// Watches everything for as long as it is polled.
 pub(crate) async fn watch(shared: &Shared, imds: &ImdsClient, sightings: mpsc::Sender<Sighting>) {
     let pace = shared.config.pace;
-    futures::join!(
-        watch_source(shared, imds, Source::Spot, pace.spot_poll, &sightings),
-        watch_source(shared, imds, Source::Rebalance, pace.rebalance_poll, &sightings),
-        watch_source(shared, imds, Source::Lifecycle, pace.lifecycle_poll, &sightings),
-        watch_source(shared, imds, Source::Maintenance, pace.maintenance_poll, &sightings),
-        identity::learn(shared, imds),
-    );
+    let every = |source| match source {
+        Source::Spot => pace.spot_poll,
+        Source::Rebalance => pace.rebalance_poll,
+        Source::Lifecycle => pace.lifecycle_poll,
+        Source::Maintenance => pace.maintenance_poll,
+    };
+    let sources = Source::ALL.into_iter();
+    let looks = sources.map(|it| watch_source(shared, imds, it, every(it), &sightings).boxed());
+    all_of(looks.chain([identity::learn(shared, imds).boxed()])).await;
 }
 
 async fn watch_source(

@@ -33,8 +33,8 @@ const REAP_LIMIT: usize = 64;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Shortest time between two looks at the keys: a drain must reach every node of its replica
-/// within 250 ms (issue and contract), so a hint may wait for a fraction of that.
+/// Shortest time between a look because of a hint and the next one: a drain must reach every node
+/// of its replica within 250 ms (issue and contract), so a hint may wait for a fraction of that.
 const LOOK_PAUSE: Duration = Duration::from_millis(25);
 
 /// Time limit of the last report.
@@ -47,6 +47,7 @@ pub(crate) async fn meet(shared: &Shared, views: watch::Sender<Option<SeenView>>
     let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
     let mut reporter = Reporter::default();
     let mut report_at = Instant::now();
+    let mut was_regular = true;
     loop {
         let begun = Instant::now();
         shared.pulses.beat(Loop::Meeting, begun);
@@ -69,15 +70,21 @@ pub(crate) async fn meet(shared: &Shared, views: watch::Sender<Option<SeenView>>
                     tracing::info!("queue is back");
                     backoff.reset();
                 }
-                if !is_woken {
+                let is_regular = !is_woken && {
                     tokio::select! {
-                        () = sleep_until(report_at) => {}
-                        () = woken => {}
-                        _ = standing.changed() => standing.mark_changed(),
+                        () = sleep_until(report_at) => true,
+                        () = woken => false,
+                        _ = standing.changed() => {
+                            standing.mark_changed();
+                            false
+                        }
                     }
-                }
+                };
                 // Hints come in showers; one look answers many.
-                sleep_until(begun + LOOK_PAUSE).await;
+                if !was_regular {
+                    sleep_until(begun + LOOK_PAUSE).await;
+                }
+                was_regular = is_regular;
             }
             Err(error) => {
                 shared.queue_trouble.send_replace(Some(error.to_string()));

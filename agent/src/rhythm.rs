@@ -1,9 +1,26 @@
-//! When regular work is due: all loops at the same moments, because what an idle agent costs is
-//! its wake-ups. The first call after a pause finds cold caches; others right behind it are cheap.
+//! How the loops of an agent share one thread, so that an idle agent costs little.
+//!
+//! What it costs are its wake-ups: the first call after a pause finds cold caches, others right
+//! behind it are cheap. So regular work of all loops is due at the same moments, and a loop is
+//! polled when it was woken itself, not whenever another one was, as `select!` and `join!` do.
 
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::time::Instant;
+
+/// Runs loops side by side until all have ended; dropping it drops them.
+pub(crate) async fn all_of(loops: impl IntoIterator<Item = BoxFuture<'_, ()>>) {
+    let mut loops: FuturesUnordered<_> = loops.into_iter().collect();
+    while loops.next().await.is_some() {}
+}
+
+/// Runs loops side by side until one has ended, and drops the others.
+pub(crate) async fn first_of(loops: impl IntoIterator<Item = BoxFuture<'_, ()>>) {
+    let mut loops: FuturesUnordered<_> = loops.into_iter().collect();
+    loops.next().await;
+}
 
 /// The beat that the loops of one agent share. Each agent has its own, so that those of a fleet do
 /// not all ask at the same time.

@@ -1,5 +1,6 @@
 //! What the benchmark is told, and how much is measured.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -14,6 +15,9 @@ pub struct Arguments {
     /// A tenth of the repetitions: does it work, and about how fast?
     #[arg(long)]
     quick: bool,
+    /// The program whose idle agent is watched
+    #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_ebbtide"))]
+    pub program: PathBuf,
     /// What cargo tells every benchmark
     #[arg(long, hide = true)]
     bench: bool,

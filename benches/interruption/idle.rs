@@ -28,7 +28,7 @@ const POLICY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/policies/grpo-async.y
 ///
 /// # Errors
 /// A part does not start, or the kernel does not say what a process uses.
-pub async fn measure(sizes: &Sizes, figures: &mut Figures) -> anyhow::Result<()> {
+pub async fn measure(program: &Path, sizes: &Sizes, figures: &mut Figures) -> anyhow::Result<()> {
     let redis = Redis::start().await?;
     let cluster = ControlPlane::start().await?;
     cluster.add_nodes(&[NodeSpec::gpu(NODE)]).await?;
@@ -37,7 +37,7 @@ pub async fn measure(sizes: &Sizes, figures: &mut Figures) -> anyhow::Result<()>
     let engine = EngineEmulator::start(engine)?;
     let listen = format!("127.0.0.1:{}", Program::free_port()?);
     let (redis_url, imds_url, engine_url) = (redis.url(), imds.base_url(), engine.base_url());
-    let mut agent = Program::options("ebbtide-agent", env!("CARGO_BIN_EXE_ebbtide"))
+    let mut agent = Program::options("ebbtide-agent", program)
         .arguments([
             "agent",
             "--policy",

@@ -40,7 +40,7 @@ async fn main() -> anyhow::Result<()> {
             Part::Group => group::measure(&sizes, &mut figures).await,
             Part::ApiServer => api_server::measure(&sizes, &mut figures).await,
             Part::Cordon => cordon::measure(&sizes, &mut figures).await,
-            Part::Idle => idle::measure(&sizes, &mut figures).await,
+            Part::Idle => idle::measure(&arguments.program, &sizes, &mut figures).await,
         };
         // What the other parts take half an hour for is not to be lost with it.
         if let Err(error) = measured {

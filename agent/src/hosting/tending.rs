@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use ebbtide_core::ids::PolicyVersion;
 use ebbtide_queue::command::HandBackCause;
-use futures::future::join_all;
+use futures::FutureExt;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::engines::{Condition, EngineSlot, ProbeNews};
+use crate::rhythm::all_of;
 use crate::shared::Shared;
 
 /// Pause before an abort is repeated: a call that had not reached the scheduler escapes the
@@ -19,10 +20,11 @@ const ABORT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Tends all engines for as long as it is polled.
 pub(super) async fn tend(shared: &Shared) {
-    let each = shared.engines.iter().map(|slot| async {
-        futures::join!(probe(shared, slot), end_streams(shared, slot));
+    let loops = shared.engines.iter().flat_map(|slot| {
+        let slot: &EngineSlot = slot;
+        [probe(shared, slot).boxed(), end_streams(shared, slot).boxed()]
     });
-    join_all(each).await;
+    all_of(loops).await;
 }
 
 async fn probe(shared: &Shared, slot: &EngineSlot) {

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use ebbtide_core::ids::{FencingToken, UnitId};
 use ebbtide_queue::client::Backoff;
+use futures::FutureExt;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::writing::Outcome;
 use crate::hosting::{keep_renewed, report_settled};
+use crate::rhythm::all_of;
 use crate::shared::Shared;
 
 /// Bounds of the pause after a call that the queue did not answer.
@@ -20,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Tends for as long as it is polled.
 pub(crate) async fn tend(shared: &Shared) {
-    futures::join!(hand_back(shared), renew(shared));
+    all_of([hand_back(shared).boxed(), renew(shared).boxed()]).await;
 }
 
 /// Hands back what is due, again and again until the queue has answered.
