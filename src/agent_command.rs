@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
-use ebbtide_agent::engine::{Engine, VllmEngine};
+use ebbtide_agent::engine::{DetectedEngine, Engine};
 use ebbtide_agent::kubernetes::{KubePods, NoPods, NodePods};
 use ebbtide_agent::marks::{KubeMarks, NoMarks, NodeMarks};
 use ebbtide_agent::{AgentConfig, ImdsClient, Outside, QueueAccess, Webhook, agent_holder};
@@ -52,7 +52,7 @@ pub struct AgentArgs {
     /// This agent's node runs the replica's engine: it drains and reports for all its nodes
     #[arg(long, env = "EBBTIDE_LEADS_REPLICA", requires = "replica")]
     leads_replica: bool,
-    /// An engine on this node; may be given several times
+    /// An engine on this node, vLLM or SGLang; may be given several times
     #[arg(long = "engine", env = "EBBTIDE_ENGINES", value_name = "URL", value_delimiter = ',')]
     engines: Vec<String>,
     /// Where to serve /healthz, /readyz, /drained and /metrics
@@ -130,7 +130,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         Role::Trainer => NodeRole::Trainer,
     };
     let engine = |url: &String| -> anyhow::Result<Arc<dyn Engine>> {
-        Ok(Arc::new(VllmEngine::new(url).with_context(|| format!("--engine {url}"))?))
+        Ok(Arc::new(DetectedEngine::new(url).with_context(|| format!("--engine {url}"))?))
     };
     let (marks, pods) = kubernetes(args.no_kubernetes, &policy).await?;
     let outside = Outside {

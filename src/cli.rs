@@ -42,7 +42,7 @@ enum Command {
     Bench(bench_command::BenchArgs),
     /// Check and explain fleet policies.
     Policy(policy_command::PolicyArgs),
-    /// Serve an emulated inference engine in vLLM's shape.
+    /// Serve an emulated inference engine in the shape of vLLM or SGLang.
     EngineEmulator(engine_emulator::Arguments),
 }
 

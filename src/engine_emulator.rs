@@ -1,5 +1,5 @@
-//! `ebbtide engine-emulator`: serves one emulated engine in vLLM's shape until it is stopped, so
-//! that agents, trainers and fleet policies can be tried without a GPU.
+//! `ebbtide engine-emulator`: serves one emulated engine, in vLLM's shape or SGLang's, until it is
+//! stopped, so that agents, trainers and fleet policies can be tried without a GPU.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use ebbtide_agent::emulator::engine::{
     EngineConfig, EngineEmulator, EngineHandle, FailAfter, Failure, PauseMode, ResponseLengths,
 };
+use ebbtide_agent::engine::EngineKind;
 use ebbtide_core::policy::duration::parse_duration;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -16,15 +17,19 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 const EXAMPLE: &str = "\
 Examples:
   ebbtide engine-emulator --tokens-per-second 80 --max-running 64
+  ebbtide engine-emulator --kind sglang --incremental-streaming-output --weights-label 7
   ebbtide engine-emulator --listen 127.0.0.1:0 --fail-after-tokens 5000 --failure core-death
 
   curl -N http://127.0.0.1:8000/inference/v1/generate -d \\
     '{\"token_ids\":[5,6,7],\"stream\":true,\"sampling_params\":{\"max_tokens\":16,\"seed\":7}}'";
 
-/// Serve an emulated engine: vLLM's HTTP shape, set speed, failures on request
+/// Serve an emulated engine: HTTP in the shape of vLLM or SGLang, set speed, failures on request
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLE)]
 pub struct Arguments {
+    /// Whose HTTP interface to have
+    #[arg(long, value_enum, default_value = "vllm")]
+    kind: Kind,
     /// Address to listen on; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
@@ -70,9 +75,13 @@ pub struct Arguments {
     /// Which failure comes
     #[arg(long, value_enum, requires = "fail_after_tokens")]
     failure: Option<FailureArgument>,
-    /// Answer the first N generation calls with 503
+    /// Answer the first N generation calls with --fail-status
     #[arg(long, value_name = "N", default_value_t = 0)]
     fail_next: u32,
+    /// The HTTP status of calls that --fail-next lets fail
+    #[arg(long, value_name = "STATUS", default_value_t = 503,
+        value_parser = clap::value_parser!(u16).range(400..600))]
+    fail_status: u16,
     /// Answer aborts without aborting
     #[arg(long)]
     ignore_aborts: bool,
@@ -82,18 +91,35 @@ pub struct Arguments {
     /// End streams without their [DONE] line
     #[arg(long)]
     omit_done: bool,
+    /// Leave the connections of streams open after their last line
+    #[arg(long)]
+    leave_open: bool,
     /// Start paused
     #[arg(long)]
     paused: bool,
-    /// Leave out the control routes, as without VLLM_SERVER_DEV_MODE
+    /// vllm: leave out the control routes, as without VLLM_SERVER_DEV_MODE
     #[arg(long)]
     no_dev_mode: bool,
-    /// Refuse token-in token-out calls with 403, as without --enable-scale-out
+    /// vllm: refuse token-in token-out calls with 403, as without --enable-scale-out
     #[arg(long)]
     no_scale_out: bool,
+    /// vllm: leave out /v1/completions
+    #[arg(long)]
+    no_completions: bool,
+    /// sglang: send new tokens alone, instead of the whole response with every event
+    #[arg(long)]
+    incremental_streaming_output: bool,
     /// How to print the address and the closing account
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    /// As recorded from vLLM 0.32
+    Vllm,
+    /// As the source of SGLang 0.5.23 has it
+    Sglang,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -104,6 +130,10 @@ enum FailureArgument {
     CoreDeath,
     /// No token comes any more
     Hang,
+    /// All streams end with an error event, new calls are served
+    ErrorEvents,
+    /// All streams are closed without a finish, new calls are served
+    BrokenStreams,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -153,8 +183,14 @@ impl Arguments {
             FailureArgument::NodeLoss => Failure::NodeLoss,
             FailureArgument::CoreDeath => Failure::CoreDeath,
             FailureArgument::Hang => Failure::Hang,
+            FailureArgument::ErrorEvents => Failure::ErrorEvents,
+            FailureArgument::BrokenStreams => Failure::BrokenStreams,
         });
         EngineConfig {
+            kind: match self.kind {
+                Kind::Vllm => EngineKind::Vllm,
+                Kind::Sglang => EngineKind::Sglang,
+            },
             listen: self.listen,
             model_name: self.model_name.clone(),
             vocabulary: self.vocabulary,
@@ -168,6 +204,8 @@ impl Arguments {
             weights_label: self.weights_label.clone(),
             dev_mode: !self.no_dev_mode,
             scale_out: !self.no_scale_out,
+            completions: !self.no_completions,
+            incremental_streaming: self.incremental_streaming_output,
             fail_after: self
                 .fail_after_tokens
                 .zip(failure)
@@ -178,11 +216,12 @@ impl Arguments {
 
     fn set_faults(&self, handle: &EngineHandle) {
         if self.fail_next > 0 {
-            handle.fail_next(self.fail_next, 503);
+            handle.fail_next(self.fail_next, self.fail_status);
         }
         handle.set_ignores_aborts(self.ignore_aborts);
         handle.set_ignores_labels(self.ignore_labels);
         handle.set_omits_done(self.omit_done);
+        handle.set_leaves_open(self.leave_open);
         if self.paused {
             handle.pause(PauseMode::Keep);
         }

@@ -300,6 +300,7 @@ fn engine_records(shared: &Shared) -> Vec<EngineRecord> {
             index: u16::try_from(slot.index).unwrap_or(u16::MAX),
             address: slot.engine.address().to_owned(),
             kind: slot.engine.kind().to_owned(),
+            engine: slot.facts().name,
             weights_version,
             state,
             heartbeat: UnixMillis::default(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use ebbtide_agent::engine::{Engine, VllmEngine};
+use ebbtide_agent::engine::{DetectedEngine, Engine};
 use ebbtide_agent::marks::MemoryMarks;
 use ebbtide_agent::{
     Agent, AgentConfig, AgentHandle, ImdsClient, Outside as AgentWorld, Pace, agent_holder,
@@ -37,7 +37,7 @@ pub fn start_agent(
     let mut config = AgentConfig::new(policy.run.clone(), holder);
     agent_terms::apply(policy, &mut config);
     config.pace = Pace::brisk();
-    let engine: Arc<dyn Engine> = Arc::new(VllmEngine::new(engine_url).context("engine")?);
+    let engine: Arc<dyn Engine> = Arc::new(DetectedEngine::new(engine_url).context("engine")?);
     let outside = AgentWorld {
         imds: Some(ImdsClient::new(imds_url).context("metadata service")?),
         engines: vec![engine],

@@ -1,19 +1,24 @@
-//! Emulated inference engine: real HTTP in the shape recorded from vLLM 0.32, token ids in and out,
-//! at a set speed, with every failure an agent has to live with.
+//! Emulated inference engine: real HTTP in the shape recorded from vLLM 0.32, or in the one that
+//! the source of SGLang 0.5.23 has, token ids in and out, at a set speed, with every failure an
+//! agent has to live with.
 //!
 //! Behaviour and shape are apart: `scheduler` decides who gets which tokens, `response` what they
-//! are, `clock` drives it with one timer per engine, and `vllm` alone knows routes and JSON. A
-//! second wire shape is a second module beside `vllm`.
+//! are, `clock` drives it with one timer per engine, and `vllm` and `sglang` alone know routes and
+//! JSON.
 
 mod clock;
 mod config;
 mod counts;
+mod events;
 mod expected;
+mod exposition;
 mod faults;
+mod first_tokens;
 mod handle;
 mod response;
 mod scheduler;
 mod sequence;
+mod sglang;
 mod vllm;
 
 use std::io;
@@ -32,8 +37,12 @@ pub use counts::EngineCounts;
 pub use handle::EngineHandle;
 pub use scheduler::PauseMode;
 
+use crate::engine::EngineKind;
 use faults::Faults;
 use scheduler::Scheduler;
+
+/// Largest request taken: 64 MiB hold a prompt of several million token ids.
+const BODY_BYTES_MAX: usize = 64 << 20;
 
 /// A running emulator. It is lost like a node when this is dropped: see [`EngineHandle::kill`].
 pub struct EngineEmulator {
@@ -47,6 +56,8 @@ struct Engine {
     server: Server,
     scheduler: Mutex<Scheduler>,
     faults: Mutex<Faults>,
+    /// Where SGLang has loaded its weights from since the start.
+    loaded_from: Mutex<Option<String>>,
     counts: watch::Sender<EngineCounts>,
     /// Wakes the clock of an idle engine.
     work_arrived: Notify,
@@ -68,6 +79,7 @@ impl EngineEmulator {
             server: Server::bind(config.listen)?,
             scheduler: Mutex::new(Scheduler::new(&config)),
             faults: Mutex::default(),
+            loaded_from: Mutex::default(),
             counts: watch::Sender::default(),
             work_arrived: Notify::new(),
             ended: CancellationToken::new(),
@@ -110,7 +122,27 @@ impl Drop for EngineEmulator {
 
 impl Engine {
     fn listen(self: &Arc<Self>) -> io::Result<()> {
-        self.server.listen(vllm::router(self.clone()))
+        self.server.listen(match self.config.kind {
+            EngineKind::Vllm => vllm::router(self.clone()),
+            EngineKind::Sglang => sglang::router(self.clone()),
+        })
+    }
+
+    /// Takes a new weights label, unless that was set to be ignored.
+    fn take_label(&self, label: &str) {
+        if !lock(&self.faults).ignores_labels {
+            self.change(|scheduler| scheduler.set_label(label));
+        }
+    }
+
+    fn model_path(&self) -> String {
+        let loaded_from = lock(&self.loaded_from).clone();
+        loaded_from.unwrap_or_else(|| format!("/models/{}", self.config.model_name))
+    }
+
+    /// SGLang calls a model as its path once it has loaded weights from there.
+    fn served_model_name(&self) -> String {
+        lock(&self.loaded_from).clone().unwrap_or_else(|| self.config.model_name.clone())
     }
 
     /// Changes the scheduler, tells who waits for the counts, and wakes the clock.

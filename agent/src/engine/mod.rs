@@ -3,8 +3,13 @@
 //! One trait, one driver per engine kind. Drivers know HTTP and JSON; what a stream's end means
 //! for a unit is decided elsewhere (`hosting/verdict.rs`).
 
+mod abilities;
+mod detect;
 mod errors;
+mod server;
+mod sglang;
 mod sse;
+mod stream;
 mod vllm;
 
 use async_trait::async_trait;
@@ -13,7 +18,10 @@ use ebbtide_core::sample::{FinishReason, StopReason};
 use ebbtide_core::work::Sampling;
 use futures::stream::BoxStream;
 
+pub use abilities::Lack;
+pub use detect::DetectedEngine;
 pub use errors::EngineError;
+pub use sglang::SglangEngine;
 pub use vllm::VllmEngine;
 
 /// One engine. The real one speaks HTTP; the shipped fake is an emulator behind the same HTTP.
@@ -40,8 +48,28 @@ pub trait Engine: Send + Sync {
     /// Base URL, for the trainer and for messages.
     fn address(&self) -> &str;
 
-    /// `vllm` or `sglang`.
+    /// `vllm` or `sglang`; `unknown` while it has not said.
     fn kind(&self) -> &'static str;
+}
+
+/// The engines that there are drivers for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EngineKind {
+    /// vLLM.
+    #[default]
+    Vllm,
+    /// SGLang.
+    Sglang,
+}
+
+impl EngineKind {
+    /// Its name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+        }
+    }
 }
 
 /// Events of one stream; it ends after [`StreamEvent::End`] or an error.
@@ -88,6 +116,8 @@ pub struct EngineFacts {
     pub is_paused: bool,
     /// Names under which it serves its model.
     pub models: Vec<String>,
+    /// Abilities that it was started without.
+    pub lacks: Vec<Lack>,
 }
 
 /// What comes out of a stream.
@@ -137,6 +167,11 @@ pub struct WeightSpan {
     /// One past the last token.
     pub end: u32,
 }
+
+#[cfg(test)]
+mod driver_tests;
+#[cfg(test)]
+mod testing;
 
 #[cfg(test)]
 mod tests {

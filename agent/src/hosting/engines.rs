@@ -12,7 +12,7 @@ use ebbtide_core::ids::PolicyVersion;
 use ebbtide_queue::client::Backoff;
 use tokio::time::Instant;
 
-use crate::engine::{Engine, EngineError, EngineFacts};
+use crate::engine::{Engine, EngineError, EngineFacts, Lack};
 
 /// Failed probes in a row that make an engine not ready: one alone was seen to lie.
 const PROBE_FAILURES_LIMIT: u32 = 2;
@@ -78,6 +78,10 @@ pub(crate) struct ProbeNews {
     pub(crate) condition: Option<Condition>,
     /// The weights, when they have risen since they were first known.
     pub(crate) risen_to: Option<PolicyVersion>,
+    /// Kind and version, when it is another one than before.
+    pub(crate) name: Option<String>,
+    /// Abilities that it lacks, and did not before.
+    pub(crate) lacks: Vec<Lack>,
 }
 
 impl EngineSlot {
@@ -183,6 +187,7 @@ impl EngineSlot {
                     // Tried again now and then: the units may be the wrong ones, and end.
                     Trouble::WrongModel(_) => serves_others || !is_held_off,
                 });
+                news.note_facts(&standing.facts, &facts);
                 standing.facts = facts;
             }
             Err(error) => standing.note_failure(&error),
@@ -190,6 +195,15 @@ impl EngineSlot {
         let after = standing.told();
         news.condition = (after != before).then_some(after);
         news
+    }
+}
+
+impl ProbeNews {
+    fn note_facts(&mut self, before: &EngineFacts, now: &EngineFacts) {
+        let is_other = now.name != before.name;
+        self.name = is_other.then(|| now.name.clone());
+        let is_new = |lack: &&Lack| is_other || !before.lacks.contains(lack);
+        self.lacks = now.lacks.iter().filter(is_new).copied().collect();
     }
 }
 
@@ -239,7 +253,10 @@ impl Standing {
     /// Judges the label; returns the version when it has risen.
     fn note_weights(&mut self, facts: &EngineFacts) -> Option<PolicyVersion> {
         let Some(label) = &facts.weights_label else {
-            let why = "it does not tell its weights: start vLLM with VLLM_SERVER_DEV_MODE=1";
+            let why = match facts.lacks.contains(&Lack::DevMode) {
+                true => Lack::DevMode.advice(),
+                false => "it does not tell its weights",
+            };
             self.condition = Condition::NotReady(why.to_owned());
             return None;
         };

@@ -38,6 +38,12 @@ async fn probe(shared: &Shared, slot: &EngineSlot) {
 
 fn apply(shared: &Shared, slot: &EngineSlot, news: ProbeNews) {
     let engine = slot.engine.address();
+    if let Some(name) = news.name {
+        tracing::info!(engine, name, "engine found");
+    }
+    for lack in news.lacks {
+        tracing::warn!(engine, advice = lack.advice(), "engine lacks an ability");
+    }
     if let Some(condition) = news.condition {
         match &condition {
             Condition::Ready(version) => tracing::info!(engine, %version, "engine ready"),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ebbtide_core::ids::UnitId;
 use ebbtide_core::sample::Sample;
 
-use crate::world::{Node, Place, World, group};
+use crate::world::{Node, NodePlan, Place, World, every_engine, group};
 
 /// Groups of four samples each, of different lengths.
 const GROUPS: u32 = 24;
@@ -18,6 +18,12 @@ enum Fate {
     Stopped,
     Restarted,
     EngineDies,
+}
+
+/// Nodes have engines of all kinds, in turn: each continues what the others began.
+fn node_of(world: &World, name: String, number: usize) -> NodePlan<'_> {
+    let engines = every_engine();
+    world.node(&name).with_engine(engines[number % engines.len()])
 }
 
 async fn enqueue_all(world: &World) {
@@ -37,7 +43,7 @@ async fn meet_fate(
     gone: &mut Vec<Place>,
 ) -> Node {
     let name = node.name.to_string();
-    let next = world.node(&format!("r{round}"));
+    let next = node_of(world, format!("r{round}"), round);
     let is_empty = |agent: &ebbtide_agent::AgentHandle| agent.held() == 0;
     match fate {
         Fate::Noticed => {
@@ -68,7 +74,8 @@ async fn whatever_happens_to_nodes_every_response_equals_the_unbroken_one() {
 
     let world = World::new();
     enqueue_all(&world).await;
-    let mut nodes: Vec<Node> = (0..3).map(|n| world.node(&format!("n{n}")).start()).collect();
+    let mut nodes: Vec<Node> =
+        (0..3).map(|n| node_of(&world, format!("n{n}"), n).start()).collect();
     let fates = [Fate::Noticed, Fate::Killed, Fate::Stopped, Fate::Restarted, Fate::EngineDies];
     let mut gone: Vec<Place> = Vec::new();
     for (round, fate) in fates.iter().cycle().take(10).enumerate() {

@@ -1,67 +1,74 @@
 //! Policy versions: what may be leased, what is recorded, what restarts.
 
+use ebbtide_agent::emulator::EngineConfig;
 use ebbtide_core::ids::PolicyVersion;
 use ebbtide_core::sample::Chunk;
 use ebbtide_core::work::ResumePolicy;
 use ebbtide_queue::command::HandBackCause;
 use ebbtide_queue::control::NodeState;
 
-use crate::world::{World, group, until};
+use crate::world::{World, every_engine, group, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn engine_with_unknown_weights_gets_no_work() {
-    let world = World::new();
-    world.enqueue([group("a", 4, 40)]).await;
-    let node = world.node("n1").with_engine(|engine| engine.weights_label = "default".to_owned());
-    let node = node.start();
-    node.wait_until(|_| true).await;
-    until(|| async {
-        let view = world.queue.view().await.unwrap();
-        view.nodes.first().is_some_and(|node| node.state == NodeState::Loading)
-    })
-    .await;
-    assert_eq!(world.lease_calls(), 0);
-    node.place.engine.handle().set_weights_label("0");
-    world.take_samples(4).await;
+    for engine in every_engine() {
+        let world = World::new();
+        world.enqueue([group("a", 4, 40)]).await;
+        let unknown = |engine: &mut EngineConfig| engine.weights_label = "default".to_owned();
+        let node = world.node("n1").with_engine(engine).with_engine(unknown).start();
+        node.wait_until(|_| true).await;
+        until(|| async {
+            let view = world.queue.view().await.unwrap();
+            view.nodes.first().is_some_and(|node| node.state == NodeState::Loading)
+        })
+        .await;
+        assert_eq!(world.lease_calls(), 0);
+        node.place.engine.handle().set_weights_label("0");
+        world.take_samples(4).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_carry_the_version_that_made_them() {
-    let world = World::new();
-    world.enqueue([group("a", 4, 400)]).await;
-    let node = world.node("n1").start();
-    node.wait_until_busy(4).await;
-    world.set_version(1).await;
-    node.place.engine.handle().set_weights_label("1");
-    let samples = world.take_samples(4).await;
-    for sample in &samples {
-        let versions: Vec<u64> = sample.chunks.iter().map(|c| c.weight_version.0).collect();
-        assert!(versions.is_sorted(), "{versions:?}");
-        assert_eq!((versions.first(), versions.last()), (Some(&0), Some(&1)));
-        let ends: Vec<u32> = sample.chunks.iter().map(Chunk::end).collect();
-        assert_eq!(ends.last(), Some(&400));
-        assert_eq!((sample.hand_backs, sample.attempts), (0, 0), "no stream was aborted");
+    for engine in every_engine() {
+        let world = World::new();
+        world.enqueue([group("a", 4, 400)]).await;
+        let node = world.node("n1").with_engine(engine).start();
+        node.wait_until_busy(4).await;
+        world.set_version(1).await;
+        node.place.engine.handle().set_weights_label("1");
+        let samples = world.take_samples(4).await;
+        for sample in &samples {
+            let versions: Vec<u64> = sample.chunks.iter().map(|c| c.weight_version.0).collect();
+            assert!(versions.is_sorted(), "{versions:?}");
+            assert_eq!((versions.first(), versions.last()), (Some(&0), Some(&1)));
+            let ends: Vec<u32> = sample.chunks.iter().map(Chunk::end).collect();
+            assert_eq!(ends.last(), Some(&400));
+            assert_eq!((sample.hand_backs, sample.attempts), (0, 0), "no stream was aborted");
+        }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn units_that_restart_under_newer_weights_are_given_back_at_the_change() {
-    let world = World::new();
-    let mut restarting = group("a", 4, 500);
-    restarting.resume_policy = ResumePolicy::RestartIfNewer;
-    world.enqueue([restarting]).await;
-    let node = world.node("n1").start();
-    node.wait_until_busy(4).await;
-    world.set_version(1).await;
-    node.wait_until(|agent| {
-        agent.counts().units_handed_back.get(&HandBackCause::Weights) == Some(&4)
-    })
-    .await;
-    node.place.engine.handle().set_weights_label("1");
-    let samples = world.take_samples(4).await;
-    let made_by = |chunk: &Chunk| chunk.weight_version;
-    assert!(samples.iter().flat_map(|s| &s.chunks).all(|c| made_by(c) == PolicyVersion(1)));
-    let status = world.status().await;
-    assert!(status.tokens.wasted["restarted"] > 0);
-    assert_eq!(status.tokens.accepted, 4 * 500);
+    for engine in every_engine() {
+        let world = World::new();
+        let mut restarting = group("a", 4, 500);
+        restarting.resume_policy = ResumePolicy::RestartIfNewer;
+        world.enqueue([restarting]).await;
+        let node = world.node("n1").with_engine(engine).start();
+        node.wait_until_busy(4).await;
+        world.set_version(1).await;
+        node.wait_until(|agent| {
+            agent.counts().units_handed_back.get(&HandBackCause::Weights) == Some(&4)
+        })
+        .await;
+        node.place.engine.handle().set_weights_label("1");
+        let samples = world.take_samples(4).await;
+        let made_by = |chunk: &Chunk| chunk.weight_version;
+        assert!(samples.iter().flat_map(|s| &s.chunks).all(|c| made_by(c) == PolicyVersion(1)));
+        let status = world.status().await;
+        assert!(status.tokens.wasted["restarted"] > 0);
+        assert_eq!(status.tokens.accepted, 4 * 500);
+    }
 }

@@ -10,7 +10,7 @@ use ebbtide_agent::emulator::engine::ResponseLengths;
 use ebbtide_agent::emulator::{
     EngineConfig, EngineEmulator, ImdsEmulator, ImdsHandle, InstanceIdentity,
 };
-use ebbtide_agent::engine::{Engine, VllmEngine};
+use ebbtide_agent::engine::{DetectedEngine, Engine, EngineKind};
 use ebbtide_agent::kubernetes::MemoryPods;
 use ebbtide_agent::marks::MemoryMarks;
 use ebbtide_agent::{
@@ -154,6 +154,20 @@ impl World {
     }
 }
 
+/// What makes an engine one of each kind that the agent drives: vLLM, vLLM without its scale-out
+/// routes, SGLang with events that repeat everything, and with those that do not.
+pub fn every_engine() -> [fn(&mut EngineConfig); 4] {
+    [
+        |_| {},
+        |engine| engine.scale_out = false,
+        |engine| engine.kind = EngineKind::Sglang,
+        |engine| {
+            engine.kind = EngineKind::Sglang;
+            engine.incremental_streaming = true;
+        },
+    ]
+}
+
 /// An engine of 200 tokens a second with weights of version 0; all write the same.
 pub fn engine_config() -> EngineConfig {
     EngineConfig {
@@ -258,7 +272,7 @@ impl<'a> NodePlan<'a> {
     }
 
     pub fn outside(&self, place: &Place) -> Outside {
-        let engine = || VllmEngine::new(&place.engine.base_url()).expect("a URL");
+        let engine = || DetectedEngine::new(&place.engine.base_url()).expect("a URL");
         let engines = self.has_engine.then(|| Arc::new(engine()) as Arc<dyn Engine>);
         Outside {
             imds: Some(ImdsClient::new(&place.imds.base_url()).expect("a URL")),

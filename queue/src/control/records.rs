@@ -144,8 +144,11 @@ pub struct EngineRecord {
     pub index: u16,
     /// Base URL.
     pub address: String,
-    /// `vllm` or `sglang`.
+    /// `vllm` or `sglang`; `unknown` while it has not said.
     pub kind: String,
+    /// Kind and version, such as `vllm/0.32.0`; empty while it has not said.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub engine: String,
     /// Its weights, when the label is a decimal version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights_version: Option<PolicyVersion>,

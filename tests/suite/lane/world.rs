@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ebbtide_agent::emulator::engine::ResponseLengths;
 use ebbtide_agent::emulator::{EngineConfig, EngineEmulator, ImdsEmulator, InstanceIdentity};
-use ebbtide_agent::engine::VllmEngine;
+use ebbtide_agent::engine::DetectedEngine;
 use ebbtide_agent::kubernetes::KubePods;
 use ebbtide_agent::marks::KubeMarks;
 use ebbtide_agent::{
@@ -266,7 +266,7 @@ impl Running {
         let imds = ImdsEmulator::start(InstanceIdentity::spot("i-1", "us-east-2b")).unwrap();
         let outside = Outside {
             imds: Some(ImdsClient::new(&imds.base_url()).unwrap()),
-            engines: vec![Arc::new(VllmEngine::new(&engine.base_url()).unwrap())],
+            engines: vec![Arc::new(DetectedEngine::new(&engine.base_url()).unwrap())],
             marks: Arc::new(KubeMarks::new(client.clone())),
             pods: Arc::new(KubePods::new(client)),
             ..Outside::with_queue(queue.clone())

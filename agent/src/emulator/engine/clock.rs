@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::config::{FailAfter, Failure};
+use super::scheduler::Scheduler;
 use super::{Engine, EngineCounts, handle};
 
 /// Runs until the engine has ended.
@@ -63,5 +64,7 @@ fn fail_if_due(engine: &Arc<Engine>, ahead: &mut Option<FailAfter>, tokens_gener
         Failure::NodeLoss => engine.kill(),
         Failure::CoreDeath => handle::fail_core(engine),
         Failure::Hang => engine.change(|scheduler| scheduler.set_hung(true)),
+        Failure::ErrorEvents => engine.change(Scheduler::fail_streams),
+        Failure::BrokenStreams => engine.change(Scheduler::break_streams),
     }
 }

@@ -4,12 +4,16 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use crate::engine::EngineKind;
+
 /// Smallest vocabulary in which the engine can recognise its own writing (see `response`).
 pub const SMALLEST_VOCABULARY: u32 = 64;
 
 /// Set-up of an [`super::EngineEmulator`]; [`Default`] gives a small engine that is ready at once.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
+    /// Whose HTTP interface it has. Default vLLM's.
+    pub kind: EngineKind,
     /// Where to listen; port 0 takes a free one. Default `127.0.0.1:0`.
     pub listen: SocketAddr,
     /// Name of the served model. Default `tiny`.
@@ -38,12 +42,17 @@ pub struct EngineConfig {
     pub lengths: ResponseLengths,
     /// Changes every response. Default 0.
     pub seed: u64,
-    /// Weights label at the start. Default `default`, as vLLM has it.
+    /// Weights label at the start. Default `default`, as both engines have it.
     pub weights_label: String,
-    /// Whether the control routes (abort by list, pause, weights label) exist. Default true.
+    /// vLLM: whether the control routes (abort by list, pause, weights label) exist. Default true.
     pub dev_mode: bool,
-    /// Whether token-in token-out generation is allowed; 403 otherwise. Default true.
+    /// vLLM: whether token-in token-out generation is allowed; 403 otherwise. Default true.
     pub scale_out: bool,
+    /// vLLM: whether there is `/v1/completions`. Default true.
+    pub completions: bool,
+    /// SGLang: whether the events of a stream carry new tokens alone, as with
+    /// `--incremental-streaming-output`; otherwise each repeats all. Default false.
+    pub incremental_streaming: bool,
     /// A failure that comes by itself. Default none.
     pub fail_after: Option<FailAfter>,
 }
@@ -75,11 +84,16 @@ pub enum Failure {
     CoreDeath,
     /// No token comes any more, although health stays good.
     Hang,
+    /// All streams end with an error event; the engine lives on.
+    ErrorEvents,
+    /// All streams are closed without a finish; the engine lives on.
+    BrokenStreams,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
         Self {
+            kind: EngineKind::Vllm,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             model_name: "tiny".to_owned(),
             vocabulary: 32_000,
@@ -96,6 +110,8 @@ impl Default for EngineConfig {
             weights_label: "default".to_owned(),
             dev_mode: true,
             scale_out: true,
+            completions: true,
+            incremental_streaming: false,
             fail_after: None,
         }
     }

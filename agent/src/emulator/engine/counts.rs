@@ -15,6 +15,8 @@ pub struct EngineCounts {
     pub is_frozen: bool,
     /// Share of the cache in use, 0 to 1.
     pub kv_cache_usage: f64,
+    /// Tokens in the cache.
+    pub tokens_held: u64,
     /// Generation calls taken.
     pub requests: u64,
     /// Tokens made so far, delivered or not.
@@ -43,7 +45,7 @@ impl EngineCounts {
         match finish {
             Finish::Stop(_) => self.finished_stop += 1,
             Finish::Length => self.finished_length += 1,
-            Finish::Abort => self.finished_abort += 1,
+            Finish::Abort | Finish::AbortInQueue => self.finished_abort += 1,
         }
     }
 }

@@ -2,13 +2,15 @@
 
 use axum::http::StatusCode;
 
+use super::events::EndFaults;
+
 /// The faults set. Those of streams and of the whole engine live in the scheduler.
 #[derive(Default)]
 pub(super) struct Faults {
     /// The next so many generation calls fail with this status.
     pub(super) failing_calls: Option<(u32, StatusCode)>,
-    /// Streams end without the `[DONE]` line.
-    pub(super) omits_done: bool,
+    /// What is wrong with the ends of streams.
+    pub(super) ends: EndFaults,
     /// New weights labels are acknowledged and not taken over.
     pub(super) ignores_labels: bool,
 }

@@ -48,12 +48,19 @@ fn recorded_request(name: &str) -> (String, String, Option<Value>) {
     (text("method"), text("path"), request.get("body").cloned())
 }
 
+/// The `X-Request-Id` of the request behind a recording.
+fn recorded_id(name: &str) -> Option<String> {
+    let requests: Value = serde_json::from_str(&read_file("requests.json")).unwrap();
+    let header = requests[name].pointer("/headers/0")?.as_str()?;
+    header.strip_prefix("X-Request-Id: ").map(str::to_owned)
+}
+
 fn events(body: &str) -> Vec<String> {
     body.split_terminator("\n\n").map(str::to_owned).collect()
 }
 
 /// The text with every number replaced by 0, and the random part of a permission's id left out.
-fn without_numbers(text: &str) -> String {
+pub(super) fn without_numbers(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
@@ -73,7 +80,9 @@ fn without_numbers(text: &str) -> String {
 /// Sends the recorded request.
 async fn repeat(client: &Client, name: &str) -> Golden {
     let (method, path, body) = recorded_request(name);
-    let reply = bounded(client.send(&method, &path, body.as_ref())).await.unwrap();
+    let id = recorded_id(name);
+    let sent = client.send_as(id.as_deref(), &method, &path, body.as_ref());
+    let reply = bounded(sent).await.unwrap();
     let content_type = reply.headers().get("content-type");
     Golden {
         status: reply.status().as_u16(),
@@ -130,6 +139,7 @@ async fn whole_replies_and_streams_are_as_recorded() {
         "capped-at-context.http",
         "unknown-sampling-key.http",
         "models.http",
+        "completions-stream.http",
     ] {
         assert_same_but_numbers(&client, name).await;
     }
@@ -228,12 +238,24 @@ async fn aborted_whole_reply_is_as_recorded() {
     bounded(client.send("POST", "/abort_requests", None)).await.unwrap();
     let (reply, golden) = (bounded(reply).await.unwrap(), Golden::read(name));
     assert_eq!(reply.status, golden.status);
+    assert_same_shape(&reply, &golden);
+}
+
+#[tokio::test]
+async fn whole_completion_has_the_recorded_shape() {
+    let (_engine, _handle, client) = started();
+    let name = "completions-nonstream.http";
+    assert_same_shape(&repeat(&client, name).await, &Golden::read(name));
+}
+
+/// Whether both have the same keys with values of the same types.
+fn assert_same_shape(reply: &Golden, golden: &Golden) {
     let parse = |body: &str| serde_json::from_str::<Value>(body).unwrap();
     assert_eq!(shape(&parse(&reply.body)), shape(&parse(&golden.body)));
 }
 
 /// The value with every leaf replaced by its type and every list by its first element.
-fn shape(value: &Value) -> Value {
+pub(super) fn shape(value: &Value) -> Value {
     match value {
         Value::Null => Value::Null,
         Value::Bool(_) => "bool".into(),
@@ -309,12 +331,19 @@ async fn metrics_have_the_recorded_names_and_labels() {
         parts.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
     };
     let names = |page: &str| series(page).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-    let idle = page().await;
-    assert_eq!(names(&idle), names(&read_file("metrics-idle.txt")));
+    let (idle, recorded) = (page().await, names(&read_file("metrics-idle.txt")));
+    // The recording has four families alone; two more follow them.
+    assert_eq!(names(&idle)[..recorded.len()], recorded);
+    let first_tokens = "vllm:time_to_first_token_seconds_count{engine=\"0\",model_name=\"tiny\"}";
+    for (name, value) in [(first_tokens, 0.0), (&first_tokens.replace("count", "sum"), 0.0)] {
+        assert!(series(&idle).contains(&(name.to_owned(), value)), "{idle}");
+    }
 
     let stream = begin(&client, "abort-stream.http");
-    bounded(handle.wait_for(|counts| counts.running == 1)).await;
-    assert_eq!(series(&page().await)[0].1, 1.0);
+    bounded(handle.wait_for(|counts| counts.running == 1 && counts.tokens_generated > 0)).await;
+    let busy = series(&page().await);
+    assert_eq!(busy[0].1, 1.0);
+    assert!(busy.contains(&(first_tokens.to_owned(), 1.0)), "{busy:?}");
     handle.pause(super::PauseMode::Keep);
     let paused = series(&page().await);
     assert!(paused[..5].iter().all(|(_, value)| *value == 0.0), "got {paused:?}");

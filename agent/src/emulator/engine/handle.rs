@@ -94,7 +94,23 @@ impl EngineHandle {
 
     /// Ends streams without their `[DONE]` line.
     pub fn set_omits_done(&self, omits_done: bool) {
-        lock(&self.engine.faults).omits_done = omits_done;
+        lock(&self.engine.faults).ends.omits_done = omits_done;
+    }
+
+    /// Leaves the connections of streams open after their last line.
+    pub fn set_leaves_open(&self, leaves_open: bool) {
+        lock(&self.engine.faults).ends.leaves_open = leaves_open;
+    }
+
+    /// Ends all streams with an error event; the engine lives and takes new calls.
+    pub fn fail_streams(&self) {
+        self.engine.change(Scheduler::fail_streams);
+    }
+
+    /// Closes the connections of all streams, without a finish; the engine lives and takes new
+    /// calls.
+    pub fn break_streams(&self) {
+        self.engine.change(Scheduler::break_streams);
     }
 
     /// Answers the next `calls` generation calls with this HTTP status, 503 for an impossible one.

@@ -179,8 +179,18 @@ fn fold(hash: u64, token: u32) -> u64 {
     mix(hash ^ u64::from(token).wrapping_add(1))
 }
 
+/// The seed of a call. Greedy calls have no chance in them; sampled ones without a seed differ by
+/// their id.
+pub(super) fn sampling_seed(temperature: Option<f64>, seed: Option<i64>, id: &str) -> u64 {
+    match (temperature, seed) {
+        (Some(0.0), _) => 0,
+        (_, Some(seed)) => mix(seed.cast_unsigned()),
+        (_, None) => hash_text(id),
+    }
+}
+
 /// A seed from the bytes of a text.
-pub(super) fn hash_text(text: &str) -> u64 {
+fn hash_text(text: &str) -> u64 {
     text.bytes().fold(mix(0), |hash, byte| fold(hash, u32::from(byte)))
 }
 

@@ -2,8 +2,9 @@
 //! neither HTTP nor clocks. Wire shapes are made from its [`Emission`]s elsewhere.
 //!
 //! Invariants: at most `max_running` sequences run, the others wait first come first served; every
-//! sequence ends with one [`Emission::End`] or [`Emission::CoreDied`], or in silence when the node
-//! is lost or hangs. `tokens_generated` counts every token once, at the moment it is made.
+//! sequence ends with one [`Emission::End`] or [`Emission::Failed`], or in silence when the node
+//! is lost, hangs, or breaks its streams off. `tokens_generated` counts every token once, at the
+//! moment it is made.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,8 +14,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::config::EngineConfig;
 use super::counts::EngineCounts;
+use super::first_tokens::FirstTokens;
 use super::response::Handwriting;
 use super::sequence::{Emission, Finish, GenerateCall, Sequence};
+use crate::engine::EngineKind;
 
 /// Emissions of one call. Unbounded by type, but a sequence has at most `context_length` tokens
 /// and so at most that many emissions.
@@ -26,6 +29,8 @@ pub(super) enum Selection {
     All,
     /// The whole id as on the wire, prefix included.
     Ids(Vec<String>),
+    /// One that is known, and all that begin with it.
+    Prefix(String),
 }
 
 /// Ways to pause, as the engine's control route has them.
@@ -37,6 +42,8 @@ pub enum PauseMode {
     Wait,
     /// Everything is held where it is.
     Keep,
+    /// Everything is held, and running streams go back to those that wait. SGLang alone has it.
+    Retract,
 }
 
 /// Whether sequences may start and go on.
@@ -50,6 +57,7 @@ enum Gate {
 
 /// See the module.
 pub(super) struct Scheduler {
+    kind: EngineKind,
     hand: Handwriting,
     context_length: u32,
     max_running: usize,
@@ -65,11 +73,13 @@ pub(super) struct Scheduler {
     is_draining: bool,
     ignores_aborts: bool,
     totals: EngineCounts,
+    first_tokens: FirstTokens,
 }
 
 impl Scheduler {
     pub(super) fn new(config: &EngineConfig) -> Self {
         Self {
+            kind: config.kind,
             hand: Handwriting::of(config),
             context_length: config.context_length,
             max_running: config.max_running,
@@ -85,6 +95,7 @@ impl Scheduler {
             is_draining: false,
             ignores_aborts: false,
             totals: EngineCounts::default(),
+            first_tokens: FirstTokens::default(),
         }
     }
 
@@ -95,7 +106,7 @@ impl Scheduler {
         }
         let (outbox, emissions) = unbounded_channel();
         self.totals.requests += 1;
-        if self.is_draining {
+        if self.is_draining && self.kind == EngineKind::Vllm {
             send_end(&outbox, Finish::Abort);
             return Some(emissions);
         }
@@ -113,6 +124,7 @@ impl Scheduler {
         if self.is_hung || self.is_core_dead {
             return;
         }
+        self.running.iter_mut().chain(&mut self.waiting).for_each(|it| it.wait(elapsed));
         self.end_aborted_waiting();
         self.admit();
         let due = match self.gate {
@@ -120,10 +132,14 @@ impl Scheduler {
             Gate::Frozen => 0.0,
         };
         let (label, chunk) = (self.label.clone(), self.chunk_tokens_max);
-        let totals = &mut self.totals;
+        let (totals, first_tokens) = (&mut self.totals, &mut self.first_tokens);
         self.running.retain_mut(|sequence| {
+            let waited = sequence.waited();
             let made = sequence.advance(due, &label, chunk);
             totals.tokens_generated += made.tokens;
+            if let Some(waited) = waited.filter(|_| made.tokens > 0) {
+                first_tokens.note(waited);
+            }
             if let Some(finish) = made.finish {
                 totals.count_end(finish);
             }
@@ -142,6 +158,7 @@ impl Scheduler {
         let count = match selection {
             Selection::All => self.running.len() + self.waiting.len(),
             Selection::Ids(ids) => ids.len(),
+            Selection::Prefix(_) => 1,
         };
         self.totals.abort_ids += count as u64;
         if !self.ignores_aborts {
@@ -151,13 +168,24 @@ impl Scheduler {
     }
 
     fn mark_aborted(&mut self, selection: &Selection) {
+        if let Selection::Prefix(id) = selection
+            && !self.is_live(id)
+        {
+            return;
+        }
         for sequence in self.running.iter_mut().chain(&mut self.waiting) {
             let is_selected = match selection {
                 Selection::All => true,
                 Selection::Ids(ids) => ids.contains(&sequence.request_id),
+                Selection::Prefix(id) => sequence.request_id.starts_with(id),
             };
             sequence.is_aborted |= is_selected;
         }
+    }
+
+    /// Whether a call of this id runs or waits.
+    pub(super) fn is_live(&self, id: &str) -> bool {
+        self.running.iter().chain(&self.waiting).any(|sequence| sequence.request_id == id)
     }
 
     /// Closes the gate; [`Scheduler::is_frozen`] tells when the pause is complete.
@@ -165,6 +193,10 @@ impl Scheduler {
         if mode == PauseMode::Abort {
             self.totals.paused_aborts += (self.running.len() + self.waiting.len()) as u64;
             self.mark_aborted(&Selection::All);
+        }
+        if mode == PauseMode::Retract {
+            let retracted = self.running.drain(..).rev();
+            retracted.for_each(|sequence| self.waiting.push_front(sequence));
         }
         let finishes_first = mode == PauseMode::Wait && !self.running.is_empty();
         self.gate = if finishes_first { Gate::Finishing } else { Gate::Frozen };
@@ -198,22 +230,42 @@ impl Scheduler {
         self.is_hung = is_hung;
     }
 
+    pub(super) fn is_hung(&self) -> bool {
+        self.is_hung
+    }
+
     /// Aborts are counted and answered, and do nothing.
     pub(super) fn set_ignores_aborts(&mut self, ignores_aborts: bool) {
         self.ignores_aborts = ignores_aborts;
     }
 
-    /// From now on new calls end as aborted, without a token.
+    /// From now on new calls end as aborted, without a token; SGLang takes them until it is gone.
     pub(super) fn drain(&mut self) {
         self.is_draining = true;
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.is_draining
     }
 
     /// Ends every sequence with the error of a dead core and accepts none any more.
     pub(super) fn kill_core(&mut self) {
         self.is_core_dead = true;
         for sequence in self.running.drain(..).chain(self.waiting.drain(..)) {
-            sequence.send(Emission::CoreDied);
+            sequence.send(Emission::Failed);
         }
+    }
+
+    /// Ends every sequence with an error, and goes on taking others.
+    pub(super) fn fail_streams(&mut self) {
+        self.kill_core();
+        self.is_core_dead = false;
+    }
+
+    /// Drops every sequence without a last word, and goes on taking others.
+    pub(super) fn break_streams(&mut self) {
+        self.running.clear();
+        self.waiting.clear();
     }
 
     /// The core is gone without a word: streams stay open and get nothing any more.
@@ -232,6 +284,11 @@ impl Scheduler {
         self.is_core_dead
     }
 
+    /// How long calls waited for their first token.
+    pub(super) fn first_tokens(&self) -> FirstTokens {
+        self.first_tokens.clone()
+    }
+
     /// The state as numbers.
     pub(super) fn counts(&mut self) -> EngineCounts {
         self.forget_disconnected();
@@ -243,8 +300,15 @@ impl Scheduler {
             is_paused: self.is_paused(),
             is_frozen: self.is_frozen(),
             kv_cache_usage: held as f64 / capacity,
+            tokens_held: held,
             ..self.totals
         }
+    }
+
+    /// Tokens per second of all streams together.
+    pub(super) fn throughput(&self) -> f64 {
+        let is_idle = self.is_hung || self.is_frozen();
+        if is_idle { 0.0 } else { self.speed() * self.running.len() as f64 }
     }
 
     /// Speed of each stream now, in tokens per second.
@@ -261,13 +325,9 @@ impl Scheduler {
     }
 
     fn end_aborted_waiting(&mut self) {
-        self.waiting.retain(|sequence| {
+        self.waiting.retain_mut(|sequence| {
             if sequence.is_aborted {
-                sequence.send(Emission::End {
-                    tokens: Vec::new(),
-                    finish: Finish::Abort,
-                    spans: Vec::new(),
-                });
+                sequence.end(Vec::new(), Finish::AbortInQueue);
             }
             !sequence.is_aborted
         });

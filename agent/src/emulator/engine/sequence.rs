@@ -1,6 +1,7 @@
 //! One call in the emulated engine: what was asked, what was written, and where it is sent.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -26,6 +27,8 @@ pub(super) enum Finish {
     Stop(Option<u32>),
     Length,
     Abort,
+    /// Aborted while it waited for a place.
+    AbortInQueue,
 }
 
 /// Tokens `start..end` of an output were made under one weights label.
@@ -39,12 +42,12 @@ pub(super) struct VersionSpan {
 /// What a sequence sends to its connection.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Emission {
-    /// More follows.
-    Tokens(Vec<Token>),
+    /// More follows; all were made under one label.
+    Tokens { tokens: Vec<Token>, label: Arc<str> },
     /// The last one; the spans cover the whole output.
     End { tokens: Vec<Token>, finish: Finish, spans: Vec<VersionSpan> },
-    /// The engine core died; the last one.
-    CoreDied,
+    /// The engine failed; the last one.
+    Failed,
 }
 
 /// What one tick made of a sequence.
@@ -63,6 +66,8 @@ pub(super) struct Sequence {
     prompt_length: u32,
     limit: u32,
     written: u32,
+    /// Time since it was submitted, until its first token.
+    waited: Duration,
     due: f64,
     spans: Vec<VersionSpan>,
     outbox: UnboundedSender<Emission>,
@@ -87,10 +92,21 @@ impl Sequence {
             prompt_length,
             limit: call.max_tokens.map_or(room, |max_tokens| max_tokens.min(room)),
             written: 0,
+            waited: Duration::ZERO,
             due: 0.0,
             spans: Vec::new(),
             outbox,
         }
+    }
+
+    /// Time has passed.
+    pub(super) fn wait(&mut self, elapsed: Duration) {
+        self.waited += elapsed;
+    }
+
+    /// How long it has waited for its first token; none once it has one.
+    pub(super) fn waited(&self) -> Option<Duration> {
+        (self.written == 0).then_some(self.waited)
     }
 
     /// Writes the whole tokens that `due` more make up, and sends them in chunks; ends the
@@ -111,7 +127,7 @@ impl Sequence {
             finish = Some(Finish::Abort);
         }
         let made = Made { tokens: tokens.len() as u64, finish };
-        self.emit(tokens, finish, chunk_tokens_max);
+        self.emit(tokens, finish, label, chunk_tokens_max);
         made
     }
 
@@ -137,18 +153,29 @@ impl Sequence {
         }
     }
 
-    fn emit(&mut self, mut tokens: Vec<Token>, finish: Option<Finish>, chunk_tokens_max: usize) {
+    fn emit(
+        &mut self,
+        mut tokens: Vec<Token>,
+        finish: Option<Finish>,
+        label: &Arc<str>,
+        chunk_tokens_max: usize,
+    ) {
         while tokens.len() > chunk_tokens_max {
             let rest = tokens.split_off(chunk_tokens_max);
-            self.send(Emission::Tokens(tokens));
+            self.send(Emission::Tokens { tokens, label: label.clone() });
             tokens = rest;
         }
         if let Some(finish) = finish {
-            let spans = std::mem::take(&mut self.spans);
-            self.send(Emission::End { tokens, finish, spans });
+            self.end(tokens, finish);
         } else if !tokens.is_empty() {
-            self.send(Emission::Tokens(tokens));
+            self.send(Emission::Tokens { tokens, label: label.clone() });
         }
+    }
+
+    /// Sends the end, with the last tokens.
+    pub(super) fn end(&mut self, tokens: Vec<Token>, finish: Finish) {
+        let spans = std::mem::take(&mut self.spans);
+        self.send(Emission::End { tokens, finish, spans });
     }
 
     /// To a client that hung up, nothing is sent; the next tick forgets it.

@@ -45,7 +45,19 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> reqwest::Result<reqwest::Response> {
+        self.send_as(None, method, path, body).await
+    }
+
+    /// Sends a call that has this `X-Request-Id`.
+    pub(super) async fn send_as(
+        &self,
+        id: Option<&str>,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> reqwest::Result<reqwest::Response> {
         let request = self.http.request(method.parse().unwrap(), format!("{}{path}", self.base));
+        let request = id.into_iter().fold(request, |it, id| it.header("X-Request-Id", id));
         match body {
             Some(body) => request.json(body).send().await,
             None => request.send().await,

@@ -3,6 +3,7 @@
 //! Shapes follow recordings (`agent/tests/goldens/vllm-0.32`). Like the real server, it accepts
 //! unknown keys in silence and counts ids given to an abort whether they are known or not.
 
+mod completions;
 mod metrics;
 mod reply;
 mod request;
@@ -11,7 +12,7 @@ mod wire;
 use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, Query, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -19,8 +20,9 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::scheduler::{Scheduler, Selection};
-use super::{Engine, EngineCounts, PauseMode, lock};
+use super::scheduler::{Emissions, Scheduler, Selection};
+use super::sequence::GenerateCall;
+use super::{BODY_BYTES_MAX, Engine, EngineCounts, PauseMode, lock};
 use request::{Limits, Refusal};
 
 /// What the server puts before the id of a token-in token-out call.
@@ -28,9 +30,6 @@ const REQUEST_ID_PREFIX: &str = "generate-tokens-";
 
 /// Version reported, the one recorded.
 const VERSION: &str = "0.32.0";
-
-/// Largest request taken: 64 MiB hold a prompt of several million token ids.
-const BODY_BYTES_MAX: usize = 64 << 20;
 
 type Shared = State<Arc<Engine>>;
 
@@ -43,6 +42,9 @@ pub(super) fn router(engine: Arc<Engine>) -> Router {
         .route("/metrics", get(metrics))
         .route("/inference/v1/generate", post(generate))
         .route("/inference/v1/abort_requests", post(abort_scale_out));
+    if engine.config.completions {
+        routes = routes.route("/v1/completions", post(complete));
+    }
     if engine.config.dev_mode {
         routes = routes
             .route("/abort_requests", post(abort))
@@ -73,7 +75,10 @@ async fn models(State(engine): Shared) -> Response {
 }
 
 async fn metrics(State(engine): Shared) -> Response {
-    let text = metrics::text(&engine.counts_now(), &engine.config.model_name, engine.started_at);
+    let counts = engine.counts_now();
+    let first_tokens = lock(&engine.scheduler).first_tokens();
+    let (model, started_at) = (&engine.config.model_name, engine.started_at);
+    let text = metrics::text(&counts, &first_tokens, model, started_at);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
@@ -81,20 +86,37 @@ async fn generate(State(engine): Shared, body: Bytes) -> Result<Response, Refusa
     if !engine.config.scale_out {
         return Err(Refusal::scale_out_disabled());
     }
+    let (call, form) = request::parse(&body, Limits::of(&engine.config))?;
+    let emissions = submit(&engine, call)?;
+    Ok(if form.is_stream {
+        reply::stream(emissions, form, lock(&engine.faults).ends)
+    } else {
+        reply::whole(emissions, form, &engine.config.model_name).await
+    })
+}
+
+/// Takes a good call, unless it is to fail.
+fn submit(engine: &Engine, call: GenerateCall) -> Result<Emissions, Refusal> {
     if let Some(status) = lock(&engine.faults).take_failing_call() {
         return Err(Refusal::failing(status));
     }
-    let limits = Limits {
-        vocabulary: engine.config.vocabulary,
-        context_length: engine.config.context_length,
-    };
-    let (call, form) = request::parse(&body, limits)?;
-    let emissions = engine.change(|scheduler| scheduler.submit(call));
-    let emissions = emissions.ok_or_else(Refusal::core_died)?;
+    engine.change(|scheduler| scheduler.submit(call)).ok_or_else(Refusal::core_died)
+}
+
+async fn complete(
+    State(engine): Shared,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Refusal> {
+    let id = headers.get("X-Request-Id").and_then(|id| id.to_str().ok());
+    let (call, form) = request::parse_completion(&body, id, Limits::of(&engine.config))?;
+    let emissions = submit(&engine, call)?;
+    let model = engine.config.model_name.clone();
     Ok(if form.is_stream {
-        reply::stream(emissions, form, lock(&engine.faults).omits_done)
+        let ends = lock(&engine.faults).ends;
+        completions::stream(emissions, form, model, ends)
     } else {
-        reply::whole(emissions, form, &engine.config.model_name).await
+        completions::whole(emissions, form, model).await
     })
 }
 
@@ -117,6 +139,9 @@ async fn abort(State(engine): Shared, body: Bytes) -> Result<Response, Refusal> 
 
 /// The route of the scale-out interface: ids are needed, nothing is told.
 async fn abort_scale_out(State(engine): Shared, body: Bytes) -> Result<StatusCode, Refusal> {
+    if !engine.config.scale_out {
+        return Err(Refusal::scale_out_disabled());
+    }
     let ids = request::read::<AbortBody>(&body)?.request_ids;
     let ids = ids.ok_or_else(|| Refusal::missing_field(&body, "request_ids"))?;
     engine.change(|scheduler| scheduler.abort(&Selection::Ids(ids)));
@@ -167,9 +192,7 @@ struct NewVersion {
 
 async fn update_weight_version(State(engine): Shared, body: Bytes) -> Result<Response, Refusal> {
     let NewVersion { new_version } = request::read(&body)?;
-    if !lock(&engine.faults).ignores_labels {
-        engine.change(|scheduler| scheduler.set_label(&new_version));
-    }
+    engine.take_label(&new_version);
     Ok(Json(wire::LabelTaken { success: true, new_version }).into_response())
 }
 

@@ -1,60 +1,27 @@
 //! The driver against recorded streams, cut in every way, and against the emulated engine.
 
-use std::time::Duration;
-
-use bytes::Bytes;
-use ebbtide_core::ids::{FencingToken, UnitId};
 use ebbtide_core::sample::{FinishReason, StopReason};
-use ebbtide_core::work::Sampling;
-use futures::stream;
 use tokio::time::timeout;
 
+use super::wire::{Chunk, read_event};
 use super::*;
 use crate::emulator::{EngineConfig, EngineEmulator};
-use crate::engine::{EndReason, StreamEnd, WeightSpan};
-
-const LIMIT: Duration = Duration::from_secs(10);
+use crate::engine::testing::{self, LIMIT, Whole, call, finished, read_all, span};
+use crate::engine::{EndReason, StreamEnd, StreamEvent};
 
 /// Body of a recording.
 fn golden(name: &str) -> Vec<u8> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goldens/vllm-0.32/");
-    let whole = std::fs::read(format!("{folder}{name}.http")).unwrap();
+    let whole = testing::golden(&format!("vllm-0.32/{name}.http"));
     let head = whole.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
     whole[head + 4..].to_vec()
 }
 
-/// What a stream of these pieces comes to: tokens, and the end or the error.
-async fn read_pieces(pieces: Vec<Vec<u8>>) -> (Vec<i32>, Result<StreamEnd, EngineError>) {
-    let bytes = stream::iter(pieces.into_iter().map(|piece| Ok(Bytes::from(piece))));
-    read_all(read_events(bytes.boxed())).await
+async fn read_pieces(pieces: Vec<Vec<u8>>) -> Whole {
+    testing::read_pieces(pieces, read_event).await
 }
 
-async fn read_all(mut events: TokenStream) -> (Vec<i32>, Result<StreamEnd, EngineError>) {
-    let mut tokens = Vec::new();
-    loop {
-        match timeout(LIMIT, events.next()).await.unwrap() {
-            Some(Ok(StreamEvent::Tokens { ids, logprobs })) => {
-                assert_eq!(ids.len(), logprobs.len());
-                assert!(logprobs.iter().all(|logprob| *logprob <= 0.0));
-                tokens.extend(ids);
-            }
-            Some(Ok(StreamEvent::End(end))) => return (tokens, Ok(end)),
-            Some(Err(error)) => return (tokens, Err(error)),
-            None => panic!("a stream must end with an end or an error"),
-        }
-    }
-}
-
-async fn read_golden(name: &str) -> (Vec<i32>, Result<StreamEnd, EngineError>) {
+async fn read_golden(name: &str) -> Whole {
     read_pieces(vec![golden(name)]).await
-}
-
-fn finished(reason: FinishReason, stop: Option<StopReason>) -> EndReason {
-    EndReason::Finished { reason, stop }
-}
-
-fn span(label: &str, start: u32, end: u32) -> WeightSpan {
-    WeightSpan { label: label.to_owned(), start, end }
 }
 
 #[tokio::test]
@@ -78,7 +45,8 @@ async fn recorded_streams_end_as_they_were_recorded() {
             length.clone(),
             vec![span("v2", 0, 10), span("v3", 10, 32)],
         ),
-        ("sigterm-drain-stream", 40, length, vec![span("v3", 0, 40)]),
+        ("sigterm-drain-stream", 40, length.clone(), vec![span("v3", 0, 40)]),
+        ("completions-stream", 4, length, vec![]),
     ];
     for (name, tokens, reason, spans) in table {
         let (got, end) = read_golden(name).await;
@@ -149,13 +117,6 @@ async fn tokens_without_logprobs_and_garbage_are_malformed() {
     }
 }
 
-fn call(unit: &str, max_tokens: u32) -> GenerateCall {
-    let unit: UnitId = unit.parse().unwrap();
-    let sampling = Sampling { max_tokens, ignore_eos: true, ..Sampling::default() };
-    let request = RequestId::new(&unit, FencingToken(7));
-    GenerateCall { request, token_ids: vec![5, 6, 7], sampling }
-}
-
 fn started(config: EngineConfig) -> (EngineEmulator, VllmEngine) {
     let emulator = EngineEmulator::start(config).unwrap();
     let engine = VllmEngine::new(&emulator.base_url()).unwrap();
@@ -172,6 +133,7 @@ async fn engine_tells_its_version_weights_and_models() {
         weights_label: Some("12".to_owned()),
         is_paused: false,
         models: vec!["tiny".to_owned()],
+        lacks: Vec::new(),
     };
     assert_eq!(facts, expected);
 }
@@ -198,60 +160,35 @@ async fn engine_without_dev_mode_does_not_tell_its_weights() {
 }
 
 #[tokio::test]
-async fn abort_ends_the_named_stream_and_no_other() {
-    let (emulator, engine) = started(EngineConfig::default());
-    let short = call("u1.0000", 4_000);
-    let long = call("u10.0000", 4_000);
-    let mut aborted = engine.generate(short.clone()).await.unwrap();
-    let _other = engine.generate(long).await.unwrap();
-    let first = timeout(LIMIT, aborted.next()).await.unwrap();
-    assert!(matches!(first, Some(Ok(StreamEvent::Tokens { .. }))), "{first:?}");
-    engine.abort(&[short.request]).await.unwrap();
-    let (_, end) = read_all(aborted).await;
-    assert_eq!(end.map(|end| end.reason), Ok(EndReason::Aborted));
-    assert_eq!(emulator.handle().counts().running, 1);
+async fn call_goes_by_completions_where_scale_out_is_off_probed_or_not() {
+    let (emulator, engine) = started(EngineConfig { scale_out: false, ..EngineConfig::default() });
+    let (tokens, end) = read_all(engine.generate(call("u1.0000", 4)).await.unwrap()).await;
+    assert_eq!((tokens.len(), end.map(|end| end.spans)), (4, Ok(Vec::new())));
+    assert_eq!(emulator.handle().counts().requests, 1, "the refused one was not taken");
+    assert_eq!(engine.probe().await.unwrap().lacks, [Lack::ScaleOut]);
 }
 
 #[tokio::test]
-async fn missing_ability_names_the_flag() {
-    let (_emulator, engine) = started(EngineConfig { scale_out: false, ..EngineConfig::default() });
+async fn looking_for_abilities_generates_nothing() {
+    let (emulator, engine) = started(EngineConfig::default());
+    assert_eq!(engine.probe().await.unwrap().lacks, []);
+    assert_eq!(emulator.handle().counts().requests, 0);
+}
+
+#[tokio::test]
+async fn engine_that_takes_work_by_no_route_names_the_flag() {
+    let config = EngineConfig { scale_out: false, completions: false, ..EngineConfig::default() };
+    let (_emulator, engine) = started(config);
     let refusal = engine.generate(call("u1.0000", 4)).await.err().unwrap();
     assert!(matches!(refusal, EngineError::Unable { .. }), "{refusal:?}");
     assert!(refusal.to_string().contains("--enable-scale-out"), "{refusal}");
 }
 
 #[tokio::test]
-async fn refusals_failures_and_absence_are_told_apart() {
-    let (emulator, engine) = started(EngineConfig::default());
-    let refusal = engine.generate(call("u1.0000", 0)).await.err().unwrap();
-    assert!(matches!(refusal, EngineError::Refused { status: 400, .. }), "{refusal:?}");
-    assert!(refusal.to_string().contains("max_tokens must be at least 1"), "{refusal}");
-    emulator.handle().fail_next(1, 503);
-    let failure = engine.generate(call("u1.0000", 4)).await.err().unwrap();
-    assert!(matches!(failure, EngineError::Failed { code: 503, .. }), "{failure:?}");
-    emulator.kill();
-    let absence = engine.generate(call("u1.0000", 4)).await.err().unwrap();
-    assert!(matches!(absence, EngineError::Unreachable { .. }), "{absence:?}");
-    assert!(engine.probe().await.is_err());
-}
-
-#[tokio::test]
-async fn lost_node_breaks_the_stream() {
-    let (emulator, engine) = started(EngineConfig::default());
-    let mut events = engine.generate(call("u1.0000", 4_000)).await.unwrap();
-    let first = timeout(LIMIT, events.next()).await.unwrap();
-    assert!(matches!(first, Some(Ok(_))), "{first:?}");
-    emulator.kill();
-    let (_, end) = read_all(events).await;
-    assert!(matches!(end, Err(EngineError::BrokenStream { .. })), "{end:?}");
-}
-
-#[tokio::test]
-async fn finish_counts_without_the_done_line() {
-    let (emulator, engine) = started(EngineConfig::default());
-    emulator.handle().set_omits_done(true);
-    let events = engine.generate(call("u1.0000", 8)).await.unwrap();
-    let (tokens, end) = read_all(events).await;
-    assert_eq!(tokens.len(), 8);
-    assert_eq!(end.map(|end| end.reason), Ok(finished(FinishReason::Length, None)));
+async fn abort_without_a_route_names_the_switch() {
+    let config = EngineConfig { scale_out: false, dev_mode: false, ..EngineConfig::default() };
+    let (_emulator, engine) = started(config);
+    engine.probe().await.unwrap();
+    let refusal = engine.abort(&[call("u1.0000", 4).request]).await.err().unwrap();
+    assert!(refusal.to_string().contains("VLLM_SERVER_DEV_MODE=1"), "{refusal}");
 }

@@ -4,7 +4,25 @@ use ebbtide_core::sample::{FinishReason, StopReason};
 use ebbtide_core::work::Sampling;
 use serde::{Deserialize, Serialize};
 
-use super::super::{EndReason, EngineError, GenerateCall, StreamEnd, StreamEvent, WeightSpan};
+use super::super::stream::Decoded;
+use super::super::{
+    EndReason, EngineError, GenerateCall, RequestId, StreamEnd, StreamEvent, WeightSpan,
+};
+
+/// What the server calls a token-in token-out call.
+pub(super) fn generation_id(request: &RequestId) -> String {
+    format!("generate-tokens-{}", request.as_str())
+}
+
+/// What the server calls a completion whose `X-Request-Id` is the request.
+pub(super) fn completion_id(request: &RequestId) -> String {
+    format!("cmpl-{}-0", request.as_str())
+}
+
+/// A well-formed generation that every server refuses: nothing is to be generated.
+pub(super) fn no_generation() -> serde_json::Value {
+    serde_json::json!({ "token_ids": [0], "sampling_params": { "max_tokens": 0 } })
+}
 
 /// A generation call.
 #[derive(Serialize)]
@@ -58,6 +76,39 @@ impl<'a> SamplingParams<'a> {
     }
 }
 
+/// A call of the route for completions.
+#[derive(Serialize)]
+pub(super) struct CompletionBody<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<&'a str>,
+    prompt: &'a [i32],
+    stream: bool,
+    return_token_ids: bool,
+    #[serde(flatten)]
+    sampling_params: SamplingParams<'a>,
+}
+
+impl<'a> CompletionBody<'a> {
+    /// `model`: the name to ask for; the server's own when none is given.
+    pub(super) fn of(call: &'a GenerateCall, model: Option<&'a str>) -> Self {
+        Self {
+            model,
+            prompt: &call.token_ids,
+            stream: true,
+            return_token_ids: true,
+            sampling_params: SamplingParams::of(&call.sampling),
+        }
+    }
+}
+
+/// Reads the data of one event, of either route.
+pub(super) fn read_event(data: &[u8]) -> Decoded {
+    match serde_json::from_slice::<Chunk>(data) {
+        Ok(chunk) => chunk.read(data),
+        Err(_) => vec![Err(EngineError::malformed("a generation event", data))],
+    }
+}
+
 /// One event of a stream.
 #[derive(Deserialize)]
 pub(super) struct Chunk {
@@ -80,10 +131,20 @@ struct Choice {
     logprobs: Option<Logprobs>,
 }
 
-#[derive(Deserialize)]
+/// One list or the other, by the route.
+#[derive(Default, Deserialize)]
 struct Logprobs {
     #[serde(default)]
     content: Vec<TokenLogprob>,
+    #[serde(default)]
+    token_logprobs: Vec<f32>,
+}
+
+impl Logprobs {
+    fn values(self) -> Vec<f32> {
+        let content = self.content.into_iter().map(|token| token.logprob);
+        content.chain(self.token_logprobs).collect()
+    }
 }
 
 #[derive(Deserialize)]
@@ -101,7 +162,7 @@ struct Span {
 impl Chunk {
     /// The tokens of the event, then the end when it is the last one. Tokens that came with an
     /// unknown end are kept: the error follows them.
-    pub(super) fn read(self, data: &[u8]) -> Vec<Result<StreamEvent, EngineError>> {
+    pub(super) fn read(self, data: &[u8]) -> Decoded {
         if let Some(error) = self.error {
             return vec![Err(EngineError::Failed { code: error.code, problem: error.message })];
         }
@@ -112,14 +173,13 @@ impl Chunk {
 }
 
 impl Choice {
-    fn read(self, data: &[u8]) -> Vec<Result<StreamEvent, EngineError>> {
+    fn read(self, data: &[u8]) -> Decoded {
         let choice = self;
         let ids = choice.token_ids.unwrap_or_default();
-        let content = choice.logprobs.map(|logprobs| logprobs.content).unwrap_or_default();
-        if ids.len() != content.len() {
+        let logprobs = choice.logprobs.map(Logprobs::values).unwrap_or_default();
+        if ids.len() != logprobs.len() {
             return vec![Err(EngineError::malformed("one log-probability for each token", data))];
         }
-        let logprobs = content.into_iter().map(|token| token.logprob).collect();
         let tokens = (!ids.is_empty()).then_some(StreamEvent::Tokens { ids, logprobs });
         let spans = choice.weight_versions.unwrap_or_default().into_iter().map(WeightSpan::from);
         let end = choice.finish_reason.map(|finish| {
@@ -160,19 +220,6 @@ struct ErrorDetail {
 
 fn unknown_code() -> u16 {
     500
-}
-
-#[derive(Deserialize)]
-struct ErrorBody {
-    error: ErrorDetail,
-}
-
-/// What an error body says, in whichever shape it came.
-pub(super) fn error_text(body: &[u8]) -> String {
-    match serde_json::from_slice::<ErrorBody>(body) {
-        Ok(body) => body.error.message,
-        Err(_) => String::from_utf8_lossy(body).trim().to_owned(),
-    }
 }
 
 /// Reply of `/version`.

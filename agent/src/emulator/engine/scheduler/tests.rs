@@ -27,12 +27,12 @@ fn drain(emissions: &mut Emissions) -> (usize, Option<(Finish, Vec<VersionSpan>)
     let (mut count, mut end) = (0, None);
     while let Ok(emission) = emissions.try_recv() {
         match emission {
-            Emission::Tokens(tokens) => count += tokens.len(),
+            Emission::Tokens { tokens, .. } => count += tokens.len(),
             Emission::End { tokens, finish, spans } => {
                 count += tokens.len();
                 end = Some((finish, spans));
             }
-            Emission::CoreDied => panic!("the core was not killed"),
+            Emission::Failed => panic!("the core was not killed"),
         }
     }
     (count, end)
@@ -89,7 +89,7 @@ fn long_emission_is_split_into_chunks() {
     let mut emissions = scheduler.submit(call("a", 100)).unwrap();
     scheduler.tick(SECOND);
     let mut sizes = Vec::new();
-    while let Ok(Emission::Tokens(tokens)) = emissions.try_recv() {
+    while let Ok(Emission::Tokens { tokens, .. }) = emissions.try_recv() {
         sizes.push(tokens.len());
     }
     assert_eq!(sizes, [4, 4, 2]);
@@ -118,7 +118,7 @@ fn aborted_stream_gets_the_tokens_it_was_due_and_then_the_end() {
     scheduler.tick(SECOND / 5);
     let span = VersionSpan { label: "default".into(), start: 0, end: 2 };
     assert_eq!(drain(&mut running), (2, Some((Finish::Abort, vec![span]))));
-    assert_eq!(drain(&mut waiting), (0, Some((Finish::Abort, Vec::new()))));
+    assert_eq!(drain(&mut waiting), (0, Some((Finish::AbortInQueue, Vec::new()))));
     assert!(scheduler.counts().is_idle());
 }
 
@@ -156,7 +156,7 @@ fn pause_that_aborts_ends_everything() {
     scheduler.pause(PauseMode::Abort);
     scheduler.tick(SECOND);
     assert_eq!(finish(&mut running), Some(Finish::Abort));
-    assert_eq!(finish(&mut waiting), Some(Finish::Abort));
+    assert_eq!(finish(&mut waiting), Some(Finish::AbortInQueue));
     assert_eq!(scheduler.counts().paused_aborts, 2);
 }
 
@@ -208,7 +208,7 @@ fn dead_core_tells_every_stream_and_takes_no_more() {
     let mut scheduler = scheduler(|_| {});
     let mut emissions = scheduler.submit(call("a", 10)).unwrap();
     scheduler.kill_core();
-    assert_eq!(emissions.try_recv(), Ok(Emission::CoreDied));
+    assert_eq!(emissions.try_recv(), Ok(Emission::Failed));
     assert!(scheduler.submit(call("b", 10)).is_none());
 }
 

@@ -1,66 +1,50 @@
-//! Turns the emissions of a call into its reply: a stream of server-sent events, or one JSON body.
+//! Replies of the token-in token-out route: a stream of events, or one JSON body.
+
+use std::sync::Arc;
 
 use axum::Json;
-use axum::body::Body;
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
-use futures::stream::unfold;
-use serde::Serialize;
 
 use super::super::super::wall_clock;
+use super::super::events::{self, End, EndFaults, Shape, put_event};
 use super::super::response::Token;
 use super::super::scheduler::Emissions;
-use super::super::sequence::{Emission, Finish, VersionSpan};
+use super::super::sequence::{Finish, VersionSpan};
 use super::request::ReplyForm;
 use super::wire::{self, Choice, Chunk, ChunkUsage, WholeReply, WholeUsage};
 
 const TOKENS: &str = "tokens";
-const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// A stream under way.
-struct Events {
-    emissions: Emissions,
+struct Chunks {
     form: ReplyForm,
-    omits_done: bool,
     written: usize,
 }
 
 /// Replies with events as tokens come.
-pub(super) fn stream(emissions: Emissions, form: ReplyForm, omits_done: bool) -> Response {
-    let events = Events { emissions, form, omits_done, written: 0 };
-    let frames = unfold(Some(events), async |events| {
-        let mut events = events?;
-        let (frame, is_last) = events.next().await?;
-        Some((Ok::<_, std::convert::Infallible>(frame), (!is_last).then_some(events)))
-    });
-    let content_type = [(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")];
-    (content_type, Body::from_stream(frames)).into_response()
+pub(super) fn stream(emissions: Emissions, form: ReplyForm, faults: EndFaults) -> Response {
+    events::stream(emissions, Chunks { form, written: 0 }, faults)
 }
 
-impl Events {
-    /// The next bytes and whether they are the last. None: the node is lost, nothing is said.
-    async fn next(&mut self) -> Option<(Bytes, bool)> {
-        let mut frame = Vec::new();
-        match self.emissions.recv().await? {
-            Emission::Tokens(tokens) => {
-                self.put_chunk(&mut frame, &tokens, None);
-                return Some((frame.into(), false));
-            }
-            Emission::End { tokens, finish, spans } => {
-                self.put_chunk(&mut frame, &tokens, Some((finish, &spans)));
-                if self.form.includes_usage {
-                    self.put_usage(&mut frame);
-                }
-            }
-            Emission::CoreDied => put_event(&mut frame, &wire::core_died()),
-        }
-        if !self.omits_done {
-            frame.extend_from_slice(DONE);
-        }
-        Some((frame.into(), true))
+impl Shape for Chunks {
+    fn put_tokens(&mut self, frame: &mut Vec<u8>, tokens: &[Token], _: &Arc<str>) {
+        self.put_chunk(frame, tokens, None);
     }
 
+    fn put_end(&mut self, frame: &mut Vec<u8>, end: End<'_>) {
+        self.put_chunk(frame, end.tokens, Some((end.finish, end.spans)));
+        if self.form.includes_usage {
+            self.put_usage(frame);
+        }
+    }
+
+    fn put_failure(&mut self, frame: &mut Vec<u8>) {
+        put_event(frame, &wire::core_died());
+    }
+}
+
+impl Chunks {
     fn put_chunk(
         &mut self,
         frame: &mut Vec<u8>,
@@ -85,22 +69,12 @@ impl Events {
 }
 
 /// Replies once, at the end. A dead core makes it a bare 500, and the tokens are lost.
-pub(super) async fn whole(mut emissions: Emissions, form: ReplyForm, model: &str) -> Response {
-    let mut all = Vec::new();
-    loop {
-        match emissions.recv().await {
-            Some(Emission::Tokens(tokens)) => all.extend(tokens),
-            Some(Emission::End { tokens, finish, spans }) => {
-                all.extend(tokens);
-                let choice = Choice::new(&all, Some((finish, &spans)), form.has_logprobs);
-                return whole_reply(form, model, choice, all.len());
-            }
-            Some(Emission::CoreDied) | None => {
-                return (StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error")
-                    .into_response();
-            }
-        }
-    }
+pub(super) async fn whole(emissions: Emissions, form: ReplyForm, model: &str) -> Response {
+    let Some((all, finish, spans)) = events::collect(emissions).await else {
+        return (StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error").into_response();
+    };
+    let choice = Choice::new(&all, Some((finish, &spans)), form.has_logprobs);
+    whole_reply(form, model, choice, all.len())
 }
 
 fn whole_reply(form: ReplyForm, model: &str, choice: Choice, written: usize) -> Response {
@@ -129,11 +103,4 @@ fn usage(form: &ReplyForm, written: usize) -> ChunkUsage {
         total_tokens: form.prompt_length + written,
         completion_tokens: written,
     }
-}
-
-fn put_event(frame: &mut Vec<u8>, event: &impl Serialize) {
-    frame.extend_from_slice(b"data: ");
-    serde_json::to_writer(&mut *frame, event)
-        .expect("these types have string keys only and memory takes every write");
-    frame.extend_from_slice(b"\n\n");
 }

@@ -7,7 +7,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::super::response::{hash_text, mix};
+use super::super::EngineConfig;
+use super::super::response::sampling_seed;
 use super::super::sequence::GenerateCall;
 use super::REQUEST_ID_PREFIX;
 use super::wire::{self, ErrorBody};
@@ -19,9 +20,15 @@ pub(super) struct Limits {
     pub(super) context_length: u32,
 }
 
+impl Limits {
+    pub(super) fn of(config: &EngineConfig) -> Self {
+        Self { vocabulary: config.vocabulary, context_length: config.context_length }
+    }
+}
+
 /// How the reply of a call is to look.
 pub(super) struct ReplyForm {
-    /// With the prefix that the server puts before it.
+    /// As the server calls it in replies.
     pub(super) request_id: String,
     pub(super) is_stream: bool,
     pub(super) includes_usage: bool,
@@ -45,6 +52,17 @@ struct Request {
 #[derive(Deserialize)]
 struct StreamOptions {
     include_usage: Option<bool>,
+}
+
+/// A prompt of token ids; texts are refused.
+#[derive(Deserialize)]
+struct CompletionRequest {
+    prompt: Option<Vec<i64>>,
+    #[serde(default)]
+    stream: bool,
+    return_token_ids: Option<bool>,
+    #[serde(flatten)]
+    sampling_params: SamplingParams,
 }
 
 #[derive(Default, Deserialize)]
@@ -82,9 +100,8 @@ pub(super) fn parse(body: &[u8], limits: Limits) -> Result<(GenerateCall, ReplyF
     let request: Request = read(body)?;
     let token_ids = request.token_ids.ok_or_else(|| Refusal::missing_field(body, "token_ids"))?;
     let sampling = request.sampling_params.unwrap_or_default();
-    let max_tokens = check_max_tokens(sampling.max_tokens)?;
     let prompt = check_prompt(&token_ids, limits)?;
-    let id = request.request_id.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string());
+    let id = request.request_id.unwrap_or_else(new_id);
     let form = ReplyForm {
         request_id: format!("{REQUEST_ID_PREFIX}{id}"),
         is_stream: request.stream,
@@ -93,23 +110,47 @@ pub(super) fn parse(body: &[u8], limits: Limits) -> Result<(GenerateCall, ReplyF
         prompt_length: prompt.len(),
         prompt: (request.return_token_ids == Some(true)).then(|| prompt.clone()),
     };
-    let call = GenerateCall {
-        request_id: form.request_id.clone(),
-        prompt,
-        max_tokens,
-        sampling_seed: sampling_seed(sampling.temperature, sampling.seed, &id),
-        ignore_eos: sampling.ignore_eos.unwrap_or(false),
-        stop_token_ids: sampling.stop_token_ids.unwrap_or_default(),
-    };
+    let call = sampling.call(form.request_id.clone(), prompt, &id)?;
     Ok((call, form))
 }
 
-/// Greedy calls have no chance in them; sampled ones without a seed differ by their id.
-fn sampling_seed(temperature: Option<f64>, seed: Option<i64>, id: &str) -> u64 {
-    match (temperature, seed) {
-        (Some(0.0), _) => 0,
-        (_, Some(seed)) => mix(seed.cast_unsigned()),
-        (_, None) => hash_text(id),
+/// Turns a request for a completion into a call and the form of its reply.
+pub(super) fn parse_completion(
+    body: &[u8],
+    id: Option<&str>,
+    limits: Limits,
+) -> Result<(GenerateCall, ReplyForm), Refusal> {
+    let request: CompletionRequest = read(body)?;
+    let token_ids = request.prompt.ok_or_else(|| Refusal::missing_field(body, "prompt"))?;
+    let prompt = check_prompt(&token_ids, limits)?;
+    let id = id.map_or_else(new_id, str::to_owned);
+    let form = ReplyForm {
+        request_id: format!("cmpl-{id}"),
+        is_stream: request.stream,
+        includes_usage: false,
+        has_logprobs: request.sampling_params.logprobs.is_some(),
+        prompt_length: prompt.len(),
+        prompt: (request.return_token_ids == Some(true)).then(|| prompt.clone()),
+    };
+    // The first of the prompts that one call may have.
+    let call = request.sampling_params.call(format!("{}-0", form.request_id), prompt, &id)?;
+    Ok((call, form))
+}
+
+fn new_id() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}
+
+impl SamplingParams {
+    fn call(self, request_id: String, prompt: Vec<u32>, id: &str) -> Result<GenerateCall, Refusal> {
+        Ok(GenerateCall {
+            request_id,
+            prompt,
+            max_tokens: check_max_tokens(self.max_tokens)?,
+            sampling_seed: sampling_seed(self.temperature, self.seed, id),
+            ignore_eos: self.ignore_eos.unwrap_or(false),
+            stop_token_ids: self.stop_token_ids.unwrap_or_default(),
+        })
     }
 }
 

@@ -101,12 +101,7 @@ impl Choice {
         end: Option<(Finish, &[VersionSpan])>,
         has_logprobs: bool,
     ) -> Self {
-        let (finish_reason, stop_reason) = match end {
-            None => (None, None),
-            Some((Finish::Stop(stop_token), _)) => (Some("stop"), stop_token),
-            Some((Finish::Length, _)) => (Some("length"), None),
-            Some((Finish::Abort, _)) => (Some("abort"), None),
-        };
+        let (finish_reason, stop_reason) = finish_of(end.map(|(finish, _)| finish));
         let content = || tokens.iter().map(TokenLogprob::of).collect();
         Self {
             index: 0,
@@ -132,6 +127,16 @@ impl TokenLogprob {
         let sampled =
             Candidate { token_id: token.id, logprob: f64::from(token.logprob), rank: token.rank };
         Self { sampled, top_logprobs: [sampled] }
+    }
+}
+
+/// Finish reason and stop token.
+pub(super) fn finish_of(end: Option<Finish>) -> (Option<&'static str>, Option<u32>) {
+    match end {
+        None => (None, None),
+        Some(Finish::Stop(stop_token)) => (Some("stop"), stop_token),
+        Some(Finish::Length) => (Some("length"), None),
+        Some(Finish::Abort | Finish::AbortInQueue) => (Some("abort"), None),
     }
 }
 
