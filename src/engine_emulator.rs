@@ -245,3 +245,36 @@ impl Arguments {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(line: &str) -> Arguments {
+        let words = ["engine-emulator"].into_iter().chain(line.split_whitespace());
+        Line::try_parse_from(words).expect("a good line").arguments
+    }
+
+    #[test]
+    fn kind_abilities_and_failures_are_set_by_flags() {
+        let vllm = parse("--no-dev-mode --no-scale-out --no-completions").config();
+        assert_eq!(vllm.kind, EngineKind::Vllm);
+        assert_eq!((vllm.dev_mode, vllm.scale_out, vllm.completions), (false, false, false));
+        let line = "--kind sglang --incremental-streaming-output --fail-after-tokens 9 \
+                    --failure error-events";
+        let sglang = parse(line).config();
+        assert_eq!((sglang.kind, sglang.incremental_streaming), (EngineKind::Sglang, true));
+        let due = FailAfter { tokens: 9, failure: Failure::ErrorEvents };
+        assert_eq!(sglang.fail_after, Some(due));
+        let defaults = parse("").config();
+        assert!(defaults.dev_mode && defaults.scale_out && defaults.completions);
+    }
+}
