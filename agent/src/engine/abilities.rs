@@ -16,8 +16,8 @@ impl Lack {
     pub fn advice(self) -> &'static str {
         match self {
             Self::ScaleOut => {
-                "start vLLM with --enable-scale-out: without it work goes by /v1/completions, which \
-                 does not tell which weights made which token"
+                "start vLLM with --enable-scale-out: without it work goes by /v1/completions, \
+                 which does not tell which weights made which token"
             }
             Self::DevMode => "it does not tell its weights: start vLLM with VLLM_SERVER_DEV_MODE=1",
             Self::IncrementalStreaming => {

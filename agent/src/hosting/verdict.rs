@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn refusal_that_is_not_about_the_unit_holds_the_engine_off() {
-        for status in [401, 404, 429] {
+        for status in [401, 404, 429, 503] {
             let (then, note) = judge(Outcome::Failed(refused(status)), Circumstances::default());
             assert_eq!(then, Then::HandBack(HandBackCause::Engine.into()), "{status}");
             assert!(matches!(note, EngineNote::TakesNothing(_)), "{status} gave {note:?}");

@@ -12,6 +12,7 @@ use ebbtide_queue::control::NodeState;
 
 use crate::world::{Node, World, engine_config, every_engine, group, until, within};
 
+/// Case 8.
 #[tokio::test(flavor = "multi_thread")]
 async fn dying_engine_costs_an_attempt_and_no_token() {
     for engine in every_engine() {
@@ -142,6 +143,7 @@ async fn engine_of_another_model_makes_no_unit_dead() {
     assert_eq!((counts.units_leased, counts.units_faulted), (8, 0));
 }
 
+/// Cases 10 and 11.
 #[tokio::test(flavor = "multi_thread")]
 async fn aborts_are_repeated_and_disobedient_streams_are_cut() {
     for engine in every_engine() {
@@ -220,6 +222,7 @@ async fn freed_slots_are_filled_at_once() {
     assert_eq!(node.agent.counts().units_completed, 400);
 }
 
+/// Case 16.
 #[tokio::test(flavor = "multi_thread")]
 async fn engine_left_paused_gives_its_units_up_without_an_attempt() {
     for engine in every_engine() {

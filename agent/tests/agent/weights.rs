@@ -28,6 +28,7 @@ async fn engine_with_unknown_weights_gets_no_work() {
     }
 }
 
+/// Case 6.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_carry_the_version_that_made_them() {
     for engine in every_engine() {

@@ -153,6 +153,37 @@ async fn only_a_decimal_label_admits_work() {
 }
 
 #[tokio::test]
+async fn name_and_lacks_are_told_once_and_again_for_another_engine() {
+    let slot = slot();
+    let engine = |name: &str, lacks: &[Lack]| {
+        facts("7").map(|facts| EngineFacts {
+            name: name.to_owned(),
+            lacks: lacks.to_vec(),
+            ..facts
+        })
+    };
+    let told = |news: ProbeNews| (news.name, news.lacks);
+    let lacks = [Lack::ScaleOut];
+    let first = told(probe(&slot, engine("vllm/1", &lacks)));
+    assert_eq!(first, (Some("vllm/1".to_owned()), lacks.to_vec()));
+    assert_eq!(told(probe(&slot, engine("vllm/1", &lacks))), (None, Vec::new()));
+    assert_eq!(told(probe(&slot, Err(away()))), (None, Vec::new()));
+    let other = told(probe(&slot, engine("vllm/2", &lacks)));
+    assert_eq!(other, (Some("vllm/2".to_owned()), lacks.to_vec()));
+    let more = [Lack::ScaleOut, Lack::DevMode];
+    assert_eq!(told(probe(&slot, engine("vllm/2", &more))), (None, vec![Lack::DevMode]));
+}
+
+#[tokio::test]
+async fn engine_that_does_not_tell_its_weights_is_not_ready_and_says_what_to_set() {
+    let slot = slot();
+    let silent = EngineFacts { lacks: vec![Lack::DevMode], ..EngineFacts::default() };
+    probe(&slot, Ok(silent));
+    let is_advice = |why: &str| why.contains("VLLM_SERVER_DEV_MODE=1");
+    assert!(matches!(slot.condition(), Condition::NotReady(why) if is_advice(&why)));
+}
+
+#[tokio::test]
 async fn one_failed_probe_condemns_nothing_and_two_do() {
     let slot = slot();
     probe(&slot, facts("7"));
