@@ -113,7 +113,7 @@ enum Claimed {
 async fn claim_work(shared: &Arc<Shared>, streams: &mut JoinSet<()>) -> Claimed {
     let mut result = Claimed::NoRoom;
     let mut nothing_for = None;
-    for slot in &shared.engines {
+    for slot in shared.engines_in_service() {
         let Some(version) = slot.admits(Instant::now()) else { continue };
         let load = shared.desk.ledger().load(slot.index);
         // An engine that refused is tried with one unit.

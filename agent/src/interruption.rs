@@ -42,7 +42,7 @@ use crate::imds::Sighting;
 use crate::kubernetes::{Membership, NodePods, NodeSight};
 use crate::marks::{MarkError, NodeMarks};
 use crate::pulse::Loop;
-use crate::shared::{DrainStanding, Shared};
+use crate::shared::Shared;
 use checkpoint::CheckpointLane;
 use closing::ClosingLane;
 use direct::DirectLane;
@@ -350,15 +350,7 @@ impl Flow {
     /// Shows the other loops where the node stands.
     fn publish(&self, now: Instant) {
         let notice = self.notices.strongest(now);
-        let drain = self.drain.as_ref().map(|drain| DrainStanding {
-            reason: drain.reason(),
-            why: drain.why(),
-            deadline: drain.deadline(),
-            is_drained: drain.is_drained(),
-            idle_since: drain.idle_since(),
-            pods_left: self.pods_left(drain),
-            held_directly: self.direct.units(),
-        });
+        let drain = self.drain.as_ref().map(|drain| self.standing_of(drain, now));
         let is_drained = drain.is_some_and(|drain| drain.is_drained);
         let drained_for = self.key.request_id().filter(|_| is_drained);
         self.shared.standing.send_if_modified(|standing| {

@@ -203,7 +203,7 @@ fn observe(shared: &Shared, tokens_per_second: f64) {
     let (held, waiting) = (shared.held(), shared.waiting_tokens());
     let now = Instant::now();
     let may_work = |slot: &&Arc<EngineSlot>| slot.admits(now).is_some() && !slot.is_in_trouble();
-    let ready = shared.engines.iter().filter(may_work).count();
+    let ready = shared.engines_in_service().iter().filter(may_work).count();
     let metrics = &shared.metrics;
     metrics.in_flight.set(i64::try_from(held).unwrap_or(i64::MAX));
     metrics.tokens.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
@@ -263,7 +263,8 @@ pub(crate) fn node_state(shared: &Shared) -> NodeState {
     if !shared.gate.is_open() {
         return NodeState::NotReady;
     }
-    let conditions: Vec<Condition> = shared.engines.iter().map(|slot| slot.condition()).collect();
+    let engines = shared.engines_in_service().iter();
+    let conditions: Vec<Condition> = engines.map(|slot| slot.condition()).collect();
     let has = |is_such: fn(&Condition) -> bool| conditions.iter().any(is_such);
     if conditions.is_empty() || has(|condition| matches!(condition, Condition::Ready(_))) {
         NodeState::Ready
@@ -278,7 +279,8 @@ pub(crate) fn node_state(shared: &Shared) -> NodeState {
 
 /// The weights of the engines, when all that are ready agree.
 fn common_version(shared: &Shared) -> Option<ebbtide_core::ids::PolicyVersion> {
-    let mut versions = shared.engines.iter().filter_map(|slot| match slot.condition() {
+    let engines = shared.engines_in_service().iter();
+    let mut versions = engines.filter_map(|slot| match slot.condition() {
         Condition::Ready(version) => Some(version),
         _ => None,
     });
@@ -306,7 +308,7 @@ fn engine_records(shared: &Shared) -> Vec<EngineRecord> {
             heartbeat: UnixMillis::default(),
         }
     };
-    shared.engines.iter().map(record).collect()
+    shared.engines_in_service().iter().map(record).collect()
 }
 
 /// The last report of a process that ends; nobody waits long for it.

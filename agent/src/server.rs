@@ -73,7 +73,7 @@ async fn readyz(State(front): State<Front>) -> Response {
 /// Why no engine may be given work; empty when one may, or when the node has none.
 fn engine_troubles(shared: &Shared) -> Vec<String> {
     let mut troubles = Vec::new();
-    for slot in &shared.engines {
+    for slot in shared.engines_in_service() {
         let why = match slot.condition() {
             Condition::Ready(_) => return Vec::new(),
             Condition::Starting(None) => "it has not answered yet".to_owned(),
@@ -86,12 +86,19 @@ fn engine_troubles(shared: &Shared) -> Vec<String> {
 }
 
 /// Nothing is held: an engine's `preStop` may let it go. During a drain that is so once workers
-/// that lease straight from the queue hold nothing either; it may be their engine.
+/// that lease straight from the queue hold nothing either; it may be their engine. And on a node of
+/// an EP group once the whole group is drained: its engine runs on this node, too.
 async fn drained(State(front): State<Front>) -> Response {
     let Some(shared) = front.shared.upgrade() else { return gone() };
-    let held_directly = shared.standing.borrow().drain.map_or(Some(0), |drain| drain.held_directly);
-    let is_drained = shared.is_empty() && held_directly == Some(0);
-    answer(is_drained, json!({ "held": shared.held(), "held_directly": held_directly }))
+    let drain = shared.standing.borrow().drain;
+    let held_directly = drain.map_or(Some(0), |drain| drain.held_directly);
+    let awaits_leader = drain.is_some_and(|drain| drain.awaits_leader);
+    let is_drained = shared.is_empty() && held_directly == Some(0) && !awaits_leader;
+    let held = shared.held();
+    let body = json!({
+        "held": held, "held_directly": held_directly, "awaits_leader": awaits_leader,
+    });
+    answer(is_drained, body)
 }
 
 async fn metrics(State(front): State<Front>) -> Response {

@@ -85,6 +85,8 @@ pub(crate) struct DrainStanding {
     pub(crate) deadline: Instant,
     /// Nothing is held, no stream is open.
     pub(crate) is_drained: bool,
+    /// The agent that speaks for the replica has not said yet that the whole of it is drained.
+    pub(crate) awaits_leader: bool,
     /// Since when the node stands idle although it stays.
     pub(crate) idle_since: Option<Instant>,
     /// Pods that are still to leave the node, 0 once the evictions have ended; none while that is
@@ -207,6 +209,14 @@ impl Shared {
         let config = &self.config;
         let labelled = self.membership.borrow().clone().filter(|_| config.follows_labels);
         labelled.unwrap_or_else(|| config.membership())
+    }
+
+    /// The engines that are this node's to serve. None on a node of an EP group whose engine answers
+    /// on another one, whatever the agent was told: all agents of a DaemonSet are told the same.
+    pub(crate) fn engines_in_service(&self) -> &[Arc<EngineSlot>] {
+        let labelled = self.membership.borrow();
+        let is_elsewhere = labelled.as_ref().is_some_and(|group| !group.leads);
+        if self.config.follows_labels && is_elsewhere { &[] } else { &self.engines }
     }
 
     /// What a webhook is told now.

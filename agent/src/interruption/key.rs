@@ -164,6 +164,12 @@ impl DrainKey {
         self.seen = Some(SeenDrain { record, deadline });
     }
 
+    /// Whether the agent that speaks for the replica may still hold something of the drain.
+    pub(super) fn awaits_leader(&self, now: Instant) -> bool {
+        let seen = self.seen.as_ref().filter(|seen| seen.is_active() && !self.leads_replica());
+        seen.is_some_and(|seen| seen.record.state < DrainState::Drained && now < seen.deadline)
+    }
+
     /// Names the drain that the key asks for.
     pub(super) fn request_id(&self) -> Option<&str> {
         let seen = self.seen.as_ref().filter(|seen| seen.is_active());

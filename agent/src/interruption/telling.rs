@@ -1,12 +1,15 @@
-//! What the flow tells: a log line and a metric for each notice, and the operator's webhook.
-//! Nobody waits for any of it.
+//! What the flow tells: a log line and a metric for each notice, the operator's webhook, and where
+//! a drain stands. Nobody waits for any of it.
 
 use std::time::Duration;
 
 use futures::FutureExt;
+use tokio::time::Instant;
 
+use super::drain::RunningDrain;
 use super::notices::News;
 use super::{Event, Flow};
+use crate::shared::DrainStanding;
 
 impl Flow {
     pub(super) fn tell_news(&self, news: News, lead: Option<Duration>) {
@@ -27,6 +30,20 @@ impl Flow {
             News::Withdrawn(kind) => {
                 tracing::info!(kind = kind.as_str(), "interruption notice withdrawn");
             }
+        }
+    }
+
+    /// What the other loops are shown of a drain.
+    pub(super) fn standing_of(&self, drain: &RunningDrain, now: Instant) -> DrainStanding {
+        DrainStanding {
+            reason: drain.reason(),
+            why: drain.why(),
+            deadline: drain.deadline(),
+            is_drained: drain.is_drained(),
+            awaits_leader: self.key.awaits_leader(now),
+            idle_since: drain.idle_since(),
+            pods_left: self.pods_left(drain),
+            held_directly: self.direct.units(),
         }
     }
 

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use ebbtide_agent::kubernetes::{GroupLabels, SeenPod, Tier};
+use ebbtide_agent::kubernetes::{GroupLabels, SeenPod, Termination, Tier};
 use ebbtide_core::ids::{NodeName, ReplicaId};
+use ebbtide_queue::client::wall_clock_now;
 use ebbtide_queue::control::{DrainOutcome, DrainReason, DrainState, NodeState};
 
+use crate::outages::{body_of, free_port, status_of};
 use crate::world::{Node, World, group, until, within};
 
 /// A group of one leader and so many others. They read the keys only when they are told to: what
@@ -125,21 +127,88 @@ async fn closing_report_says_what_the_drain_of_a_group_came_to() {
     assert!((50_000..=60_000).contains(&report.lead_ms), "{report:?}");
 }
 
+/// A pod of the group `ep-0`.
+fn engine_pod(worker_index: u32) -> SeenPod {
+    let uid = format!("ep-0-{worker_index}");
+    let group = GroupLabels { name: "ep".to_owned(), group_index: 0, worker_index };
+    let pod = SeenPod::ordinary("rl", &uid, &uid);
+    SeenPod { tier: Tier::Engine, group: Some(group), ..pod }
+}
+
+/// All agents of a DaemonSet are told the same address, and no engine answers beside the leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn node_whose_engine_answers_on_another_one_is_ready_without_it() {
+    let world = World::new();
+    let (leader, worker) = ("n1".parse().unwrap(), "n2".parse().unwrap());
+    world.pods.bind(&leader, engine_pod(0));
+    world.pods.bind(&worker, engine_pod(1));
+    let address = ([127, 0, 0, 1], free_port()).into();
+    let leader = world.node("n1").start();
+    let silent = world.node("n2").with_engine(|engine| engine.start_after = Duration::MAX);
+    let worker = silent.with(|config| config.listen = Some(address)).start();
+    for node in [&leader, &worker] {
+        node.wait_until(|agent| agent.state() == NodeState::Ready).await;
+    }
+    until(|| async { status_of(address, "/readyz").await == Some(200) }).await;
+    until(|| async {
+        let engines = world.queue.view().await.unwrap().engines;
+        let of_group: Vec<&str> = engines
+            .iter()
+            .filter(|engine| engine.replica.as_str() == "ep-0")
+            .map(|engine| engine.address.as_str())
+            .collect();
+        of_group == [leader.place.engine.base_url()]
+    })
+    .await;
+}
+
+/// Its engine runs on both nodes: without the worker the leader's streams would end.
+#[tokio::test(flavor = "multi_thread")]
+async fn engine_pod_of_a_group_may_go_only_once_the_leader_has_handed_back() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 100_000)]).await;
+    let way = world.own_way();
+    let plan = world.node("n1").with_engine(|engine| engine.context_length = 200_000);
+    let leader = plan.with_patience().by(way.clone()).start();
+    let address = ([127, 0, 0, 1], free_port()).into();
+    let plan = world.node("n2").without_engine();
+    let worker = plan.with(|config| config.listen = Some(address)).start();
+    world.pods.bind(&leader.name, engine_pod(0));
+    world.pods.bind(&worker.name, engine_pod(1));
+    for node in [&leader, &worker] {
+        node.wait_until(|agent| agent.state() == NodeState::Ready).await;
+    }
+    until(|| async {
+        let nodes = world.queue.view().await.unwrap().nodes;
+        nodes.iter().all(|node| node.replica.as_str() == "ep-0")
+    })
+    .await;
+    leader.wait_until_busy(8).await;
+    // As LeaderWorkerSet does when one of the pods goes.
+    way.set_down(true);
+    let grace = Duration::from_secs(60);
+    for pod in ["ep-0-0", "ep-0-1"] {
+        world.pods.terminate(pod, Termination { by: wall_clock_now().plus(grace), grace });
+    }
+    worker.wait_until(|agent| agent.state() == NodeState::Drained).await;
+    assert_eq!(status_of(address, "/drained").await, Some(503));
+    let body = body_of(address, "/drained").await;
+    assert!(body.contains(r#""awaits_leader":true"#), "{body}");
+    way.set_down(false);
+    until(|| async { status_of(address, "/drained").await == Some(200) }).await;
+    let status = world.status().await;
+    assert_eq!((status.leased, status.hand_backs["drain"]), (0, 8));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn replica_follows_the_labels_of_the_engine_pods() {
     let world = World::new();
-    let pod = |worker_index: u32| {
-        let uid = format!("ep-0-{worker_index}");
-        let group = GroupLabels { name: "ep".to_owned(), group_index: 0, worker_index };
-        let pod = SeenPod::ordinary("rl", &uid, &uid);
-        SeenPod { tier: Tier::Engine, group: Some(group), ..pod }
-    };
     world.enqueue([group("a", 8, 100_000)]).await;
     let leader = world.node("n1").with_engine(|engine| engine.context_length = 200_000).start();
     let worker = world.node("n2").without_engine().start();
     leader.wait_until_busy(8).await;
-    world.pods.bind(&leader.name, pod(0));
-    world.pods.bind(&worker.name, pod(1));
+    world.pods.bind(&leader.name, engine_pod(0));
+    world.pods.bind(&worker.name, engine_pod(1));
     until(|| async {
         let view = world.queue.view().await.unwrap();
         view.nodes.iter().all(|node| node.replica.as_str() == "ep-0")
