@@ -211,8 +211,8 @@ impl Shared {
         labelled.unwrap_or_else(|| config.membership())
     }
 
-    /// The engines that are this node's to serve. None on a node of an EP group whose engine answers
-    /// on another one, whatever the agent was told: all agents of a DaemonSet are told the same.
+    /// The engines that are this node's to serve. None on a node of an EP group whose engine
+    /// answers on another one, whatever the agent was told: a DaemonSet tells all the same.
     pub(crate) fn engines_in_service(&self) -> &[Arc<EngineSlot>] {
         let labelled = self.membership.borrow();
         let is_elsewhere = labelled.as_ref().is_some_and(|group| !group.leads);

@@ -9,14 +9,18 @@
 //! | `flags` | what of the program's command line the chart sets |
 //! | `rights` | what its accounts may do |
 //! | `values` | which values are taken and which refused; no cluster needed |
+//! | `workers` | what EP groups are rendered to; no cluster needed |
+//! | `groups` | EP groups that the real LeaderWorkerSet controller makes of it |
 //! | `release` | the fixture |
 
 mod containers;
 mod flags;
+mod groups;
 mod kubelet;
 mod release;
 mod rights;
 mod values;
+mod workers;
 
 use std::collections::BTreeSet;
 use std::fs;

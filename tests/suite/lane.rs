@@ -18,7 +18,7 @@ mod karpenter;
 mod marks;
 mod operator;
 mod trouble;
-mod world;
+pub(crate) mod world;
 
 use std::time::Duration;
 

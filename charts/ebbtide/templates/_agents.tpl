@@ -17,6 +17,11 @@ labels, all others keep off them.
 {{- $values := deepCopy .Values.agent -}}
 {{- $_ := set $values "affinity" (include "ebbtide.affinityOffTrainer" . | fromYaml) -}}
 {{- $_ := set $values "role" "rollout" -}}
+{{- if not (kindIs "slice" $values.engines) -}}
+{{- $hosted := printf "http://$(NODE_IP):%d" (int .Values.workers.port) -}}
+{{- $engine := ternary $hosted "http://127.0.0.1:8000" (not (not .Values.workers.groups)) -}}
+{{- $_ := set $values "engines" (list $engine) -}}
+{{- end -}}
 {{- toYaml (dict "component" "agent" "name" (include "ebbtide.agent" .) "values" $values) -}}
 {{- end -}}
 

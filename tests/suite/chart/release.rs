@@ -118,6 +118,22 @@ impl Release {
         self.nodes.clone()
     }
 
+    /// Nodes of this release beside [`Self::add_nodes`], with more labels.
+    pub(super) async fn add_nodes_with(&mut self, names: &[String], labels: &[(&str, &str)]) {
+        let of_release = (NODES_OF, self.name.clone());
+        let node = |name: &String| {
+            let node = NodeSpec::gpu(name).label(of_release.0, &of_release.1);
+            labels.iter().fold(node, |node, (key, value)| node.label(key, value))
+        };
+        let nodes: Vec<NodeSpec> = names.iter().map(node).collect();
+        self.cluster.add_nodes(&nodes).await.unwrap();
+        self.nodes.extend(names.iter().cloned());
+    }
+
+    pub(super) fn cluster(&self) -> &ControlPlane {
+        &self.cluster
+    }
+
     pub(super) async fn install(&self, options: &[&str]) {
         let chart = chart();
         self.helm(&self.arguments("install", &chart, options)).await;

@@ -50,6 +50,21 @@ async fn wrong_values_are_refused_with_their_key() {
         ("log.format=xml", "/log/format", "json"),
         ("listenAddress=localhost", "/listenAddress", "pattern"),
         ("policy=7", "/policy", "got number"),
+        ("workers.group.ep.nodes=2", "/workers", "group"),
+        ("workers.port=80", "/workers/port", "1,024"),
+        ("workers.startupMinutes=1", "/workers/startupMinutes", "want 5"),
+        ("workers.restartPolicy=None", "/workers/restartPolicy", "RecreateGroupOnPodRestart"),
+        ("workers.instanceTypes.x.gpus=8", "/workers/instanceTypes/x", "sharedMemory"),
+        ("workers.groups.ep.nodes=2", "/workers/groups/ep", "instanceType"),
+        ("workers.groups.ep.nodes=0", "/workers/groups/ep/nodes", "want 1"),
+        ("workers.groups.ep.node=2", "/workers/groups/ep", "node"),
+        ("workers.groups.ep.engine=trt", "/workers/groups/ep/engine", "sglang"),
+        ("workers.groups.ep.model=--help", "/workers/groups/ep/model", "pattern"),
+        ("workers.groups.ep.instanceType=p5en", "/workers/groups/ep/instanceType", "pattern"),
+        ("workers.groups.ep.transportPath=ibgda", "/workers/groups/ep/transportPath", "gin_proxy"),
+        ("workers.groups.ep.size.gpu=8", "/workers/groups/ep/size", "gpu"),
+        ("workers.groups.ep.env[0].name=EP_DISABLE_GIN", "/workers/groups/ep/env/0/name", "not"),
+        ("workers.groups.EP.nodes=2", "", "EP"),
     ] {
         let refused = refusal(&helm, &values, &["--set", setting]).await;
         assert!(refused.contains(&format!("at '{key}")), "{setting}: {refused}");
@@ -118,8 +133,10 @@ fn readme_explains_every_value() {
     let schema = fs::read_to_string(format!("{}/values.schema.json", chart())).unwrap();
     let schema: Value = serde_json::from_str(&schema).unwrap();
     let readme = fs::read_to_string(format!("{}/README.md", chart())).unwrap();
-    let keys = keys_of(&schema, "");
-    assert!(keys.len() > 30, "{keys:?}");
+    let mut keys = keys_of(&schema, "");
+    let group = &schema["definitions"]["workerGroup"];
+    keys.extend(group["properties"].as_object().unwrap().keys().cloned());
+    assert!(keys.len() > 60, "{keys:?}");
     for key in keys.iter().filter(|key| *key != "global") {
         let is_named = ["`", "."].iter().any(|end| readme.contains(&format!("`{key}{end}")));
         assert!(is_named, "the README does not name {key}");
@@ -136,7 +153,7 @@ fn keys_of(schema: &Value, above: &str) -> Vec<String> {
 }
 
 /// What Helm says of values that are right but for these settings.
-async fn refusal(helm: &Helm, values: &str, settings: &[&str]) -> String {
+pub(super) async fn refusal(helm: &Helm, values: &str, settings: &[&str]) -> String {
     let template = ["template", "r", &chart(), "--values", values];
     match helm.run(&[&template[..], settings].concat()).await {
         Err(Error::Command { stderr, .. }) => stderr,

@@ -313,6 +313,11 @@ impl Running {
         self.agent.report().drains.last().expect("a drain").duration
     }
 
+    /// Where it serves `/drained`.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
     /// What the `preStop` hook of an engine's pod does: waits until the agent lets it go.
     pub async fn pre_stop(&self) {
         let url = format!("http://{}/drained", self.address);
