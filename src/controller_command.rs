@@ -11,6 +11,7 @@ use ebbtide_controller::capacity::asg::AsgCapacity;
 use ebbtide_controller::controller::{self, ControllerConfig, EventParts, Outside, QueueSource};
 use ebbtide_controller::events::queue::EventQueue;
 use ebbtide_controller::events::sqs::SqsQueue;
+use ebbtide_controller::image_rollout::{KubeGroups, NoGroups};
 use ebbtide_controller::leader::{AlwaysLeader, KubernetesLease, LeaderLease};
 use ebbtide_controller::lifecycle::AsgHooks;
 use ebbtide_controller::metrics::Metrics;
@@ -44,7 +45,7 @@ pub struct ControllerArgs {
     /// Where to serve /healthz, /readyz, /metrics and /status
     #[arg(long, env = "EBBTIDE_LISTEN", default_value = "0.0.0.0:9465")]
     listen: SocketAddr,
-    /// Namespace of the leader lease
+    /// Namespace of the leader lease and of the rollout workers' pods
     #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
     namespace: String,
     /// Who this controller is in the leader lease [default: a random name]
@@ -81,6 +82,10 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
         queue: QueueSource::Redis(setup::redis_options(&args.redis.url, &policy)),
         capacity: Arc::new(AsgCapacity::new(&aws, metrics.api_calls.clone())),
         events: event_parts(&args, &aws, cluster.clone(), &metrics),
+        groups: match cluster.clone() {
+            Some(client) => Arc::new(KubeGroups::new(client, &args.namespace, wall_clock_now)),
+            None => Arc::new(NoGroups),
+        },
         leader: leader_lease(&args, &policy, cluster),
         metrics,
         status: ControllerStatus::default(),

@@ -25,6 +25,7 @@ use crate::events::EventFlow;
 use crate::events::follow::Follower;
 use crate::events::queue::EventQueue;
 use crate::events::stand_in::Marker;
+use crate::image_rollout::{GroupPods, ImageRollout};
 use crate::journal::Journal;
 use crate::leader::{LeaderLease, Leadership};
 use crate::lifecycle::{LifecycleHooks, LifecycleKeeper, NoHooks};
@@ -90,6 +91,8 @@ pub struct Outside {
     pub capacity: Arc<dyn Capacity>,
     /// What interruptions are learned from.
     pub events: EventParts,
+    /// The EP groups that a new image goes to, one after the other.
+    pub groups: Arc<dyn GroupPods>,
     /// Who may act.
     pub leader: Arc<dyn LeaderLease>,
     /// What is counted; shared with the capacity provider.
@@ -178,7 +181,8 @@ pub async fn run(
     Ok(())
 }
 
-/// Everything that attends to losses: expired leases, messages, silent agents, lifecycle actions.
+/// Everything that attends to losses (expired leases, messages, silent agents, lifecycle actions)
+/// and to new images.
 struct Attendants {
     queue: WorkQueue,
     leadership: watch::Receiver<Option<Leadership>>,
@@ -210,6 +214,8 @@ impl Attendants {
             };
             tasks.spawn(flow.run(stop.clone()));
         }
+        let rollout = ImageRollout { groups: outside.groups.clone(), views: views.clone() };
+        tasks.spawn(rollout.run(stop.clone()));
         let follower = Follower {
             queue: queue.clone(),
             marker,

@@ -19,6 +19,7 @@ pub mod aws;
 pub mod capacity;
 pub mod controller;
 pub mod events;
+pub mod image_rollout;
 pub mod journal;
 pub mod leader;
 pub mod lifecycle;

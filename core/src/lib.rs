@@ -8,6 +8,7 @@ pub mod drain;
 pub mod event;
 pub mod fabric;
 pub mod ids;
+pub mod image_rollout;
 pub mod maintenance;
 pub mod marks;
 pub mod notice;

@@ -10,6 +10,7 @@ use ebbtide_agent::{
 };
 use ebbtide_controller::capacity::local::LocalCapacity;
 use ebbtide_controller::controller::{self, ControllerConfig, EventParts, Outside, QueueSource};
+use ebbtide_controller::image_rollout::NoGroups;
 use ebbtide_controller::leader::MemoryLease;
 use ebbtide_controller::metrics::Metrics;
 use ebbtide_controller::policy_source::PolicySource;
@@ -76,6 +77,7 @@ pub fn start_controller(
         queue: QueueSource::Ready(queue.clone()),
         capacity: Arc::new(capacity),
         events: EventParts::default(),
+        groups: Arc::new(NoGroups),
         leader: Arc::new(MemoryLease::default().candidate()),
         metrics: Metrics::new()?,
         status: status.clone(),

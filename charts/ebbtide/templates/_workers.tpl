@@ -125,6 +125,12 @@ metadata:
     {{- end }}
   {{- end }}
 spec:
+  {{- if and .leads $workers.compareSpeed }}
+  # Opened by the controller, for good, once the group has shown that it is as fast as those with
+  # another image; LeaderWorkerSet then goes on to the next group.
+  readinessGates:
+    - conditionType: ebbtide.dev/as-fast-as-before
+  {{- end }}
   automountServiceAccountToken: false
   # A service with an unlucky name would set variables that engines read, such as VLLM_PORT.
   enableServiceLinks: false

@@ -5,8 +5,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ebbtide_controller::image_rollout::{GroupPods, KubeGroups, SPEED_GATE};
 use ebbtide_harness::{
-    ControlPlane, Error, LwsController, PARTS, PATIENT_POD_ANNOTATION, require, until,
+    ControlPlane, Error, LwsController, PARTS, PATIENT_POD_ANNOTATION, Redis, require, until,
 };
 use ebbtide_queue::client::{MemoryPort, WorkQueue, wall_clock_now};
 use ebbtide_queue::control::NodeState;
@@ -14,7 +15,8 @@ use ebbtide_queue::memory::ShardSettings;
 use serde_json::{Value, json};
 
 use super::EVENT_LIMIT;
-use super::release::{NODES_OF, Release};
+use super::kubelet::{end, start};
+use super::release::{CONTROLLER, NODES_OF, Release};
 use super::workers::group;
 use crate::lane::world::{Running, client};
 use crate::programs::group as prompt_group;
@@ -32,6 +34,17 @@ struct Hosting {
 impl Hosting {
     /// As many nodes in each zone as all groups need: which one a group takes is the scheduler's.
     async fn install(release: Result<Release, Error>, nodes_per_zone: usize) -> Self {
+        let hosting = Self::begin(release, nodes_per_zone, json!({ "compareSpeed": false })).await;
+        hosting.ready_groups(2).await;
+        hosting
+    }
+
+    /// The same with other values in `workers`, without waiting for the groups.
+    async fn begin(
+        release: Result<Release, Error>,
+        nodes_per_zone: usize,
+        mut workers: Value,
+    ) -> Self {
         let mut release = release.unwrap();
         let mut nodes = Vec::new();
         for zone in ZONES {
@@ -46,17 +59,13 @@ impl Hosting {
             nodes.extend(names);
         }
         let more = json!({ "replicas": 2, "nodeSelector": { NODES_OF: release.name() } });
-        let workers = json!({
-            "groups": { "ep": group("vllm", &more) },
-            // The containers of a deleted pod end when the test says so.
-            "podAnnotations": { PATIENT_POD_ANNOTATION: "" },
-        });
+        workers["groups"] = json!({ "ep": group("vllm", &more) });
+        // The containers of a deleted pod end when the test says so.
+        workers["podAnnotations"] = json!({ PATIENT_POD_ANNOTATION: "" });
         let text = json!({ "workers": workers }).to_string();
         let values = release.file("groups.json", &text);
         release.install(&["--values", &values]).await;
-        let hosting = Self { release, nodes, values };
-        hosting.ready_groups(2).await;
-        hosting
+        Self { release, nodes, values }
     }
 
     /// The name of the LeaderWorkerSet.
@@ -284,4 +293,63 @@ async fn ready_replica(queue: &WorkQueue, replica: &str) {
     })
     .await
     .unwrap();
+}
+
+/// The real controller, with the rights of its account, beside the real LeaderWorkerSet controller.
+#[tokio::test]
+async fn new_image_waits_until_its_group_has_shown_its_speed() {
+    let redis = require!(Redis::start().await);
+    let cluster = require!(ControlPlane::shared().await);
+    require!(LwsController::start(&cluster).await);
+    let release = Release::new(cluster, "groups-speed").await;
+    let hosting = Hosting::begin(release, 4, json!({ "compareSpeed": true })).await;
+    let options = ["--values", &hosting.values, "--set", &format!("redis.url={}", redis.url())];
+    hosting.release.upgrade(&options).await;
+    let template = hosting.release.get("deployment", CONTROLLER).await;
+    let names = [("POD_NAME", "controller-0"), ("POD_NAMESPACE", hosting.release.name())];
+    let mut controller = start(&hosting.release, CONTROLLER, &template, &names).await;
+    // A first start has nothing to prove.
+    hosting.ready_groups(2).await;
+
+    let image_set = "workers.groups.ep.image=images/engine:2";
+    hosting.release.upgrade(&[&options[..], &["--set", image_set]].concat()).await;
+    let replace = async |number: &str| {
+        hosting.pod_becomes(number, is_going).await;
+        hosting.end_pod(number).await;
+        hosting.pod_becomes(&format!("{number}-1"), is_going).await;
+        hosting.end_pod(&format!("{number}-1")).await;
+    };
+    replace("1").await;
+    let gated = |pod: &Value| image(pod) == "images/engine:2" && gate(pod).is_some();
+    let leader = hosting.pod_becomes("1", gated).await;
+    assert_eq!(gate(&leader), Some(("False", "Measuring")), "{leader}");
+    // It runs, and LeaderWorkerSet sees that it is not ready.
+    hosting.ready_groups(1).await;
+    let old = hosting.pod("0").await.unwrap();
+    assert!(!is_going(&old) && image(&old) == "images/engine:1", "the next one waits");
+
+    // Two minutes are long: what the controller does once they have shown it, done here.
+    let groups = KubeGroups::new(
+        client(hosting.release.cluster()).await,
+        hosting.release.name(),
+        wall_clock_now,
+    );
+    let leaders = groups.leaders().await.unwrap();
+    let new = leaders.iter().find(|pod| pod.name == leader["metadata"]["name"]).unwrap();
+    groups.tell(new, true, "AsFast", "as fast").await.unwrap();
+    replace("0").await;
+    let is_new = |pod: &Value| !is_going(pod) && image(pod) == "images/engine:2";
+    hosting.pod_becomes("0", is_new).await;
+    hosting.ready_groups(2).await;
+    let last = hosting.pod("0").await.unwrap();
+    assert_eq!(gate(&last), Some(("True", "NothingToCompare")), "{last}");
+    end(&mut controller).await;
+    hosting.close().await;
+}
+
+/// Status and reason of the gate's condition, if somebody told one.
+fn gate(pod: &Value) -> Option<(&str, &str)> {
+    let conditions = pod["status"]["conditions"].as_array()?;
+    let gate = conditions.iter().find(|condition| condition["type"] == SPEED_GATE)?;
+    Some((gate["status"].as_str()?, gate["reason"].as_str()?))
 }

@@ -27,6 +27,7 @@ use self::agents::{BEAT, holder};
 pub use self::direct::DirectWorker;
 use super::super::*;
 use crate::capacity::local::{LocalCapacity, LocalPool};
+use crate::image_rollout::NoGroups;
 use crate::leader::MemoryLease;
 
 /// Longest that any event of these tests may take, on the paused clock.
@@ -105,6 +106,7 @@ pub fn outside(
         queue,
         capacity: Arc::new(capacity),
         events: EventParts::default(),
+        groups: Arc::new(NoGroups),
         leader: Arc::new(lease.candidate()),
         metrics: Metrics::new().expect("names differ"),
         status,
