@@ -11,8 +11,8 @@ use serde::Deserialize;
 
 use super::server::{Server, unless_missing};
 use super::{
-    Engine, EngineError, EngineFacts, EngineKind, GenerateCall, RequestId, SglangEngine,
-    TokenStream, VllmEngine,
+    Engine, EngineError, EngineFacts, EngineKind, EngineLoad, GenerateCall, RequestId,
+    SglangEngine, TokenStream, VllmEngine,
 };
 
 /// A route that vLLM alone has.
@@ -108,6 +108,10 @@ impl Engine for DetectedEngine {
         // A server of another kind tells no weights.
         self.doubt_if(answer.as_ref().map_or(true, |facts| facts.weights_label.is_none()));
         answer
+    }
+
+    async fn load(&self) -> Result<EngineLoad, EngineError> {
+        self.driver()?.load().await
     }
 
     async fn generate(&self, call: GenerateCall) -> Result<TokenStream, EngineError> {

@@ -6,6 +6,7 @@
 mod abilities;
 mod detect;
 mod errors;
+mod load;
 mod server;
 mod sglang;
 mod sse;
@@ -21,6 +22,7 @@ use futures::stream::BoxStream;
 pub use abilities::Lack;
 pub use detect::DetectedEngine;
 pub use errors::EngineError;
+pub use load::{EngineLoad, Mean};
 pub use sglang::SglangEngine;
 pub use vllm::VllmEngine;
 
@@ -32,6 +34,14 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// It does not answer, or says that it is not healthy.
     async fn probe(&self) -> Result<EngineFacts, EngineError>;
+
+    /// What the engine's own metrics say about its load now; by default nothing.
+    ///
+    /// # Errors
+    /// It does not answer, or not with metrics.
+    async fn load(&self) -> Result<EngineLoad, EngineError> {
+        Ok(EngineLoad::default())
+    }
 
     /// Begins to generate. Dropping the stream tells the engine to stop.
     ///

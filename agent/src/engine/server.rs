@@ -18,7 +18,7 @@ pub(super) const CALL_LIMIT: Duration = Duration::from_secs(2);
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Connections kept for short calls: those of one probe, which are made at the same time.
-const KEPT_CONNECTIONS: usize = 3;
+const KEPT_CONNECTIONS: usize = 4;
 
 /// How long a connection is kept: less than the 5 s after which the engine's server (uvicorn)
 /// closes it.
@@ -75,6 +75,12 @@ impl Server {
         serde_json::from_slice(&body).map_err(|_| EngineError::malformed(path, &body))
     }
 
+    /// Reads a page piece by piece, as it may be large.
+    pub(super) async fn page(&self, path: &str) -> Result<ByteStream, EngineError> {
+        let response = self.short_call(self.short.get(self.url(path))).await?;
+        Ok(pieces(response))
+    }
+
     /// Looks whether `path` answers well; whatever it says is left unread.
     pub(super) async fn check(&self, path: &str) -> Result<(), EngineError> {
         self.short_call(self.short.get(self.url(path))).await.map(|_| ())
@@ -98,9 +104,7 @@ impl Server {
             }
             EngineError::BrokenStream { problem: explain(&error) }
         })?;
-        let bytes = accept(response).await?.bytes_stream();
-        let bytes = bytes.map_err(|error| EngineError::BrokenStream { problem: explain(&error) });
-        Ok(bytes.boxed())
+        Ok(pieces(accept(response).await?))
     }
 
     fn url(&self, path: &str) -> String {
@@ -134,6 +138,11 @@ pub(super) fn unless_missing<T>(answer: Result<T, EngineError>) -> Result<Option
         Err(EngineError::Refused { status: 404, .. }) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+fn pieces(response: Response) -> ByteStream {
+    let broken = |error| EngineError::BrokenStream { problem: explain(&error) };
+    response.bytes_stream().map_err(broken).boxed()
 }
 
 /// Passes good answers on and turns others into errors.

@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use self::wire::{Decoder, GenerateBody};
+use super::load::{self, EngineLoad};
 use super::server::{Server, unless_missing};
 use super::stream::read_events;
 use super::{
@@ -129,6 +130,10 @@ impl Engine for SglangEngine {
             *self.known() = None;
         }
         answer
+    }
+
+    async fn load(&self) -> Result<EngineLoad, EngineError> {
+        load::read_page(self.server.page("/metrics").await?, load::SGLANG).await
     }
 
     async fn generate(&self, call: GenerateCall) -> Result<TokenStream, EngineError> {

@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use self::wire::{CompletionBody, GenerateBody};
+use super::load::{self, EngineLoad};
 use super::server::{Server, is_closed, unless_missing};
 use super::stream::read_events;
 use super::{
@@ -142,6 +143,10 @@ impl Engine for VllmEngine {
             *self.known() = Known::default();
         }
         answer
+    }
+
+    async fn load(&self) -> Result<EngineLoad, EngineError> {
+        load::read_page(self.server.page("/metrics").await?, load::VLLM).await
     }
 
     async fn generate(&self, call: GenerateCall) -> Result<TokenStream, EngineError> {

@@ -139,6 +139,21 @@ async fn engine_tells_its_version_weights_and_models() {
 }
 
 #[tokio::test]
+async fn engine_tells_its_load() {
+    let (emulator, engine) = started(EngineConfig { max_running: 1, ..EngineConfig::default() });
+    let idle = timeout(LIMIT, engine.load()).await.unwrap().unwrap();
+    assert_eq!((idle.running, idle.waiting, idle.kv_cache_use), (Some(0), Some(0), Some(0.0)));
+    let _first = engine.generate(call("u1.0000", 4_000)).await.unwrap();
+    let _second = engine.generate(call("u2.0000", 4_000)).await.unwrap();
+    let counts = emulator.handle().wait_for(|counts| counts.tokens_generated > 3).await;
+    let busy = timeout(LIMIT, engine.load()).await.unwrap().unwrap();
+    assert_eq!((busy.running, busy.waiting), (Some(1), Some(1)));
+    assert!(busy.generated_tokens >= Some(counts.tokens_generated), "{busy:?}");
+    emulator.kill();
+    assert!(engine.load().await.is_err());
+}
+
+#[tokio::test]
 async fn engine_that_was_away_is_asked_again_who_it_is() {
     let (emulator, engine) = started(EngineConfig::default());
     let listen = emulator.base_url().trim_start_matches("http://").parse().unwrap();
