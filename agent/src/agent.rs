@@ -35,6 +35,7 @@ use crate::pulse::Pulses;
 use crate::rhythm::{Rhythm, first_of};
 use crate::server;
 use crate::shared::{InstanceFacts, NodeStanding, Shared};
+use crate::slowness;
 use crate::socket;
 use crate::webhook::Webhook;
 use crate::workers::{self, WorkerDesk, Workers};
@@ -145,7 +146,8 @@ impl Agent {
     pub fn new(config: AgentConfig, outside: Outside) -> Self {
         let (queue, connecting) = outside.queue.into_queue();
         let pause_limit = config.lease.pause_limit();
-        let slot = |(n, engine)| Arc::new(EngineSlot::new(engine, n, pause_limit));
+        let ceiling = config.concurrency_per_engine;
+        let slot = |(n, engine)| Arc::new(EngineSlot::new(engine, n, pause_limit, ceiling));
         let shared = Shared {
             queue,
             gate: LeaseGate::default(),
@@ -163,6 +165,7 @@ impl Agent {
             run_version: watch::Sender::new(PolicyVersion::default()),
             queue_answered_at: watch::Sender::new(None),
             is_reclaimed: watch::Sender::new(false),
+            straggler: watch::Sender::default(),
             queue_trouble: watch::Sender::default(),
             membership: watch::Sender::default(),
             config,
@@ -203,11 +206,12 @@ impl Agent {
         let (views, viewed) = watch::channel(None);
         let (sights, seen) = watch::channel(NodeSight::default());
         let inputs = Inputs { sightings: sighted, views: viewed, sights: seen, shutdown };
-        let kubernetes = interruption::Kubernetes { marks, pods: pods.clone() };
+        let kubernetes = interruption::Kubernetes { marks: marks.clone(), pods: pods.clone() };
         first_of([
             interruption::run(shared.clone(), kubernetes, inputs).boxed(),
             hosting::host(shared.clone()).boxed(),
             meeting::meet(&shared, views).boxed(),
+            slowness::tell(&shared, marks).boxed(),
             watch_imds(&shared, imds, sightings).boxed(),
             pods.follow(shared.config.node(), &sights),
             connect(connecting).boxed(),

@@ -35,7 +35,7 @@ pub struct AgentConfig {
     pub follows_labels: bool,
     /// What the node is for.
     pub role: NodeRole,
-    /// Units that one engine works on at a time.
+    /// Most units that one engine works on at a time; how many it really does follows its load.
     pub concurrency_per_engine: usize,
     /// The node's fabric verdict, recorded with every token.
     pub fabric: FabricVerdict,
@@ -63,7 +63,7 @@ impl AgentConfig {
             leads_replica: true,
             follows_labels: true,
             role: NodeRole::Rollout,
-            concurrency_per_engine: 64,
+            concurrency_per_engine: 256,
             fabric: FabricVerdict::NotApplicable,
             lease: LeaseTerms::default(),
             drain: DrainTerms::default(),

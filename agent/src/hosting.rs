@@ -5,12 +5,16 @@
 //! write for all units of the agent; what ends a unit is written at once. A queue that is away
 //! stops nothing: streams go on, tokens wait, writes are repeated.
 
+mod admission;
 mod engines;
 mod leases;
+mod readings;
+mod siblings;
 mod streaming;
 mod tending;
 mod verdict;
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +24,16 @@ use ebbtide_queue::client::{Backoff, Hint, LeaseTerms};
 use ebbtide_queue::command::Stage;
 use ebbtide_queue::reply::Grant;
 use futures::{FutureExt, poll};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tracing::Instrument;
 
+pub(crate) use admission::EngineHeld;
 use engines::Trouble;
 pub(crate) use engines::{Condition, EngineSlot};
 pub(crate) use leases::{keep_renewed, report as report_settled};
+pub(crate) use readings::EngineFigures;
+use siblings::{Homes, Room};
 
 use crate::ledger::{Admission, AdmissionTerms};
 use crate::pulse::Loop;
@@ -70,6 +77,7 @@ async fn lease_and_stream(shared: Arc<Shared>) {
     let mut streams = JoinSet::new();
     let mut backoff = Backoff::new(QUEUE_PAUSE_MIN, QUEUE_PAUSE_MAX);
     let mut changes = shared.desk.subscribe();
+    let mut homes = Homes::default();
     loop {
         shared.gate.opened().await;
         while streams.try_join_next().is_some() {}
@@ -77,10 +85,12 @@ async fn lease_and_stream(shared: Arc<Shared>) {
         // Listens before it asks, so that no hint falls between the two.
         let mut woken = pin!(shared.queue.woken(Hint::Work));
         let is_woken = poll!(&mut woken).is_ready();
-        match claim_work(&shared, &mut streams).await {
+        match claim_work(&shared, &mut homes, &mut streams).await {
             Claimed::Enough => backoff.reset(),
             Claimed::NoRoom => {
                 let _ = timeout(IDLE_POLL, changes.changed()).await;
+                // What one step of an engine ended comes together: one call for all of it.
+                yield_now().await;
             }
             Claimed::QueueEmpty => {
                 backoff.reset();
@@ -108,20 +118,13 @@ enum Claimed {
     QueueAway,
 }
 
-/// Asks for work for every engine that has room: siblings of a prompt lie side by side in the
-/// ready queue, so that one call brings them to one engine.
-async fn claim_work(shared: &Arc<Shared>, streams: &mut JoinSet<()>) -> Claimed {
+/// Asks for work for all engines that have room: one call for those with the same weights, so that
+/// siblings of a prompt, which lie side by side in the ready queue, can go to one engine.
+async fn claim_work(shared: &Arc<Shared>, homes: &mut Homes, streams: &mut JoinSet<()>) -> Claimed {
     let mut result = Claimed::NoRoom;
-    let mut nothing_for = None;
-    for slot in shared.engines_in_service() {
-        let Some(version) = slot.admits(Instant::now()) else { continue };
-        let load = shared.desk.ledger().load(slot.index);
-        // An engine that refused is tried with one unit.
-        let places = if slot.is_in_trouble() { 1 } else { shared.config.concurrency_per_engine };
-        let room = places.saturating_sub(load);
-        if room == 0 || nothing_for == Some(version) {
-            continue;
-        }
+    // The newest weights first: they may take everything.
+    for (version, rooms) in rooms_by_version(shared).into_iter().rev() {
+        let room = rooms.iter().map(|room| room.units).sum();
         let turn = shared.lease_turn.lock().await;
         let Some(claim) = shared.gate.begin_claim() else { break };
         let terms = LeaseTerms {
@@ -140,10 +143,8 @@ async fn claim_work(shared: &Arc<Shared>, streams: &mut JoinSet<()>) -> Claimed 
             }
         };
         let is_enough = leased.grants.len() >= room;
-        // What is not there for one engine is not there for the next.
-        nothing_for = leased.grants.is_empty().then_some(version);
         shared.note_run_version(leased.current_version);
-        admit(shared, slot, version, leased.grants, streams);
+        share_out(shared, version, leased.grants, rooms, homes, streams);
         drop(claim);
         if !shared.gate.is_open() {
             // A drain waits for the end of this claim.
@@ -158,6 +159,40 @@ async fn claim_work(shared: &Arc<Shared>, streams: &mut JoinSet<()>) -> Claimed 
     result
 }
 
+/// The engines that have room, by their weights.
+fn rooms_by_version(shared: &Shared) -> BTreeMap<PolicyVersion, Vec<Room>> {
+    let now = Instant::now();
+    let mut rooms: BTreeMap<PolicyVersion, Vec<Room>> = BTreeMap::new();
+    for slot in shared.engines_in_service() {
+        let Some(version) = slot.admits(now) else { continue };
+        let units = slot.room(shared.desk.ledger().held_on(slot.index));
+        if units > 0 {
+            rooms.entry(version).or_default().push(Room { engine: slot.index, units });
+        }
+    }
+    rooms
+}
+
+/// Gives each engine its share of what was granted.
+fn share_out(
+    shared: &Arc<Shared>,
+    version: PolicyVersion,
+    grants: Vec<Grant>,
+    rooms: Vec<Room>,
+    homes: &mut Homes,
+    streams: &mut JoinSet<()>,
+) {
+    let groups: Vec<_> = grants.iter().map(|grant| &grant.group.group_id).collect();
+    let engines = homes.place(&groups, rooms);
+    let mut shares: BTreeMap<usize, Vec<Grant>> = BTreeMap::new();
+    for (grant, engine) in grants.into_iter().zip(engines) {
+        shares.entry(engine).or_default().push(grant);
+    }
+    for (engine, grants) in shares {
+        admit(shared, &shared.engines[engine], version, grants, streams);
+    }
+}
+
 /// Takes in what was granted, or hands it back when the gate has closed meanwhile.
 fn admit(
     shared: &Arc<Shared>,
@@ -166,9 +201,6 @@ fn admit(
     grants: Vec<Grant>,
     streams: &mut JoinSet<()>,
 ) {
-    if grants.is_empty() {
-        return;
-    }
     let facts = slot.facts();
     let terms = AdmissionTerms {
         engine: slot.index,
@@ -193,7 +225,7 @@ fn admit(
                     let stream = streaming::run_stream(shared.clone(), slot.clone(), *job);
                     streams.spawn(stream.in_current_span());
                 }
-                Admission::Ended => {}
+                Admission::Ended => shared.metrics.streams.note_complete(),
                 Admission::WrongModel(why) => wrong_model = Some(why),
             }
         }

@@ -30,6 +30,7 @@ pub(crate) use unit::{Admission, AdmissionTerms, StreamJob};
 pub(crate) use writing::Settled;
 
 use crate::engine::{RequestId, WeightSpan};
+use crate::hosting::EngineHeld;
 use unit::{HeldUnit, Phase};
 
 /// See the module.
@@ -49,6 +50,9 @@ pub(crate) struct Ledger {
 struct OpenStream {
     unit: UnitId,
     engine: usize,
+    opened_at: Instant,
+    /// It has brought a token.
+    has_begun: bool,
     /// When its end was asked for first.
     end_asked_at: Option<Instant>,
     cut: CancellationToken,
@@ -98,6 +102,9 @@ impl Ledger {
         }
         let (now, wall_now) = clocks;
         self.counts.tokens_received += ids.len() as u64;
+        if let Some(stream) = self.streams.get_mut(request) {
+            stream.has_begun = true;
+        }
         let Some(unit) = self.unit_of(request) else {
             self.counts.tokens_dropped += ids.len() as u64;
             return Received::Unwanted;
@@ -252,12 +259,26 @@ impl Ledger {
             .collect()
     }
 
-    /// Places of an engine that are taken: by units, also those that have ended and are not
-    /// written yet, or by streams, also those that outlive their units.
-    pub(crate) fn load(&self, engine: usize) -> usize {
+    /// What an engine has of this agent.
+    pub(crate) fn held_on(&self, engine: usize) -> EngineHeld {
         let units = self.units.values().filter(|unit| unit.engine == engine).count();
-        let streams = self.streams.values().filter(|stream| stream.engine == engine).count();
-        units.max(streams)
+        let streams = || self.streams.values().filter(|stream| stream.engine == engine);
+        let begun = streams().filter(|stream| stream.has_begun).count();
+        EngineHeld { streams: streams().count(), begun, units }
+    }
+
+    /// Units that an engine has not begun, of streams opened before `opened_before`; the youngest
+    /// first, which an engine begins last.
+    pub(crate) fn unbegun(&self, engine: usize, opened_before: Instant) -> Vec<UnitId> {
+        let is_meant = |stream: &&OpenStream| {
+            stream.engine == engine
+                && !stream.has_begun
+                && stream.end_asked_at.is_none()
+                && stream.opened_at < opened_before
+        };
+        let mut streams: Vec<&OpenStream> = self.streams.values().filter(is_meant).collect();
+        streams.sort_by_key(|stream| std::cmp::Reverse(stream.opened_at));
+        streams.into_iter().map(|stream| stream.unit.clone()).collect()
     }
 
     /// Units held, whatever their phase.

@@ -25,6 +25,7 @@ mod pulse;
 mod rhythm;
 mod server;
 mod shared;
+mod slowness;
 mod socket;
 mod webhook;
 mod workers;

@@ -3,6 +3,8 @@
 //! Read at least every interval, and soon after somebody says that something has changed. Reports
 //! are written at every interval, and at once when the node's standing changes.
 
+mod load;
+
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +19,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::gate::ClosedFor;
-use crate::hosting::{Condition, EngineSlot};
+use crate::hosting::{Condition, EngineFigures, EngineSlot};
 use crate::interruption::SeenView;
 use crate::kubernetes::Membership;
 use crate::pulse::Loop;
 use crate::shared::Shared;
+
+use load::{EngineStanding, NodeLoad, clamped};
 
 /// Silence of the controller's reaper after which agents with room reap.
 const REAPER_SILENCE: Duration = Duration::from_secs(3);
@@ -116,6 +120,11 @@ async fn exchange(
     shared.queue_trouble.send_replace(None);
     shared.note_run_version(view.version.version);
     reporter.server_clock = Some((view.now, at));
+    shared.straggler.send_if_modified(|known| {
+        let is_new = *known != view.straggler;
+        known.clone_from(&view.straggler);
+        is_new
+    });
     if is_report_due {
         reap_for_the_controller(shared, &view).await;
     }
@@ -168,8 +177,9 @@ impl Reporter {
         server_clock: (UnixMillis, Instant),
     ) -> Result<(), QueueError> {
         let tokens_per_second = self.speed(shared, Instant::now());
-        observe(shared, tokens_per_second);
-        let record = node_record(shared, tokens_per_second, server_clock);
+        let load = NodeLoad::of(shared, Instant::now());
+        observe(shared, tokens_per_second, &load);
+        let record = node_record(shared, tokens_per_second, &load, server_clock);
         // The one who speaks for the replica waits for this word of the others.
         let is_news = record.drained_for.is_some() && record.drained_for != self.drained_for;
         let drained_for = record.drained_for.clone();
@@ -179,7 +189,8 @@ impl Reporter {
             }
             shared.queue.put_node(record).await
         };
-        let engines = engine_records(shared).into_iter().map(|it| shared.queue.put_engine(it));
+        let engines =
+            engine_records(shared, &load).into_iter().map(|it| shared.queue.put_engine(it));
         let (node, engines) = futures::join!(node, try_join_all(engines));
         node?;
         self.drained_for = drained_for;
@@ -199,7 +210,7 @@ impl Reporter {
     }
 }
 
-fn observe(shared: &Shared, tokens_per_second: f64) {
+fn observe(shared: &Shared, tokens_per_second: f64, load: &NodeLoad) {
     let (held, waiting) = (shared.held(), shared.waiting_tokens());
     let now = Instant::now();
     let may_work = |slot: &&Arc<EngineSlot>| slot.admits(now).is_some() && !slot.is_in_trouble();
@@ -208,13 +219,18 @@ fn observe(shared: &Shared, tokens_per_second: f64) {
     metrics.in_flight.set(i64::try_from(held).unwrap_or(i64::MAX));
     metrics.tokens.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     metrics.engines_ready.set(i64::try_from(ready).unwrap_or(i64::MAX));
+    metrics.replica_slow.set(i64::from(shared.straggler.borrow().is_some()));
     metrics.gate_open.set(i64::from(shared.gate.is_open()));
     metrics.tokens.per_second.set(tokens_per_second);
+    for (index, engine) in load.engines.iter().enumerate() {
+        metrics.engines.show(index, &engine.figures, engine.places);
+    }
 }
 
 fn node_record(
     shared: &Shared,
     tokens_per_second: f64,
+    load: &NodeLoad,
     (server_now, at): (UnixMillis, Instant),
 ) -> NodeRecord {
     let identity = shared.identity();
@@ -241,12 +257,18 @@ fn node_record(
         fabric: shared.config.fabric,
         in_flight: u32::try_from(held).unwrap_or(u32::MAX),
         tokens_per_second,
+        generating: load.generating(),
+        capacity: load.capacity(),
+        running: load.running(),
+        waiting: load.waiting(),
+        kv_cache_use: load.kv_cache_use(),
         weights_version: common_version(shared),
         notice_kind: notice.map(|(kind, _)| kind.as_str().to_owned()),
         notice_deadline: notice_deadline
             .map(|deadline| server_now.plus(deadline.saturating_duration_since(at))),
         pods_left,
         idle_since: idle_since.map(|since| server_now.minus(at.saturating_duration_since(since))),
+        slow_since: shared.straggler.borrow().as_ref().map(|found| found.named_at),
         drained_for,
         heartbeat: server_now,
     }
@@ -288,15 +310,16 @@ fn common_version(shared: &Shared) -> Option<ebbtide_core::ids::PolicyVersion> {
     versions.all(|version| version == first).then_some(first)
 }
 
-fn engine_records(shared: &Shared) -> Vec<EngineRecord> {
+fn engine_records(shared: &Shared, load: &NodeLoad) -> Vec<EngineRecord> {
     let replica = shared.membership().replica;
-    let record = |slot: &Arc<EngineSlot>| {
+    let record = |(slot, standing): (&Arc<EngineSlot>, &EngineStanding)| {
         let (weights_version, state) = match slot.condition() {
             Condition::Ready(version) => (Some(version), "ready".to_owned()),
             Condition::Starting(None) => (None, "starting".to_owned()),
             Condition::Starting(Some(why)) => (None, format!("starting: {why}")),
             Condition::Loading(why) | Condition::NotReady(why) => (None, why),
         };
+        let EngineFigures { running, waiting, kv_cache_use, .. } = standing.figures;
         EngineRecord {
             replica: replica.clone(),
             index: u16::try_from(slot.index).unwrap_or(u16::MAX),
@@ -305,17 +328,27 @@ fn engine_records(shared: &Shared) -> Vec<EngineRecord> {
             engine: slot.facts().name,
             weights_version,
             state,
+            places: Some(clamped(standing.places as u64)),
+            running,
+            waiting,
+            kv_cache_use,
+            tokens_per_second: standing.figures.tokens_per_second,
+            first_token_seconds: standing.figures.first_token_seconds,
+            preemptions: standing.figures.preemptions,
+            prefix_hit_share: standing.figures.prefix_hit_share,
+            expert_balance: standing.figures.expert_balance,
             heartbeat: UnixMillis::default(),
         }
     };
-    shared.engines_in_service().iter().map(record).collect()
+    shared.engines_in_service().iter().zip(&load.engines).map(record).collect()
 }
 
 /// The last report of a process that ends; nobody waits long for it.
 pub(crate) async fn say_goodbye(shared: &Shared) {
     let goodbye = async {
         let view = shared.queue.replica_view(&shared.membership().replica).await?;
-        let record = node_record(shared, 0.0, (view.now, Instant::now()));
+        let now = Instant::now();
+        let record = node_record(shared, 0.0, &NodeLoad::of(shared, now), (view.now, now));
         shared.queue.put_node(record).await
     };
     match timeout(GOODBYE_LIMIT, goodbye).await {

@@ -1,6 +1,8 @@
 //! The agent's metrics. Labels come from closed sets only; never a node, unit or event id.
 
+mod engines;
 mod evictions;
+mod streams;
 
 use std::collections::BTreeMap;
 
@@ -13,7 +15,9 @@ use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
 };
 
+pub(crate) use engines::EngineMetrics;
 pub(crate) use evictions::EvictionMetrics;
+pub(crate) use streams::StreamMetrics;
 
 use crate::imds::{Answer, Source};
 
@@ -40,9 +44,12 @@ pub(crate) struct Metrics {
     pub(crate) units_completed: IntCounter,
     pub(crate) units_faulted: IntCounter,
     pub(crate) tokens: TokenMetrics,
+    pub(crate) streams: StreamMetrics,
+    pub(crate) engines: EngineMetrics,
     pub(crate) in_flight: IntGauge,
     pub(crate) engines_ready: IntGauge,
     pub(crate) gate_open: IntGauge,
+    pub(crate) replica_slow: IntGauge,
     imds_reads: IntCounterVec,
     pub(crate) node_mark_failures: IntCounter,
     pub(crate) webhook_failures: IntCounter,
@@ -88,9 +95,15 @@ impl Metrics {
                 "Units given back because of a model or engine fault.",
             ),
             tokens: TokenMetrics::new(),
+            streams: StreamMetrics::new(),
+            engines: EngineMetrics::new(),
             in_flight: gauge("ebbtide_in_flight", "Units held."),
             engines_ready: gauge("ebbtide_engines_ready", "Engines that may be given work."),
             gate_open: gauge("ebbtide_lease_gate_open", "1 while work may be leased."),
+            replica_slow: gauge(
+                "ebbtide_replica_slow",
+                "1 while this node's replica is slower than its peers at an equal batch.",
+            ),
             imds_reads: imds_reads(),
             node_mark_failures: counter(
                 "ebbtide_node_mark_failures_total",
@@ -113,7 +126,7 @@ impl Metrics {
     /// # Errors
     /// A family of the same name is there already.
     pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        let families: [Box<dyn Collector>; 22] = [
+        let families: [Box<dyn Collector>; 25] = [
             Box::new(self.notices.clone()),
             Box::new(self.notice_lead.clone()),
             Box::new(self.drain_duration.clone()),
@@ -127,9 +140,12 @@ impl Metrics {
             Box::new(self.tokens.dropped.clone()),
             Box::new(self.tokens.waiting.clone()),
             Box::new(self.tokens.per_second.clone()),
+            Box::new(self.streams.first_token.clone()),
+            Box::new(self.streams.partials.clone()),
             Box::new(self.in_flight.clone()),
             Box::new(self.engines_ready.clone()),
             Box::new(self.gate_open.clone()),
+            Box::new(self.replica_slow.clone()),
             Box::new(self.imds_reads.clone()),
             Box::new(self.node_mark_failures.clone()),
             Box::new(self.webhook_failures.clone()),
@@ -137,7 +153,10 @@ impl Metrics {
             Box::new(self.evictions.calls.clone()),
             Box::new(self.evictions.blocked.clone()),
         ];
-        families.into_iter().try_for_each(|family| registry.register(family))
+        families
+            .into_iter()
+            .chain(self.engines.families())
+            .try_for_each(|family| registry.register(family))
     }
 
     pub(crate) fn notice(&self, kind: NoticeKind) -> IntCounter {
@@ -248,7 +267,7 @@ mod tests {
         let registry = Registry::new();
         metrics.register(&registry).expect("names differ");
         let families = registry.gather();
-        assert_eq!(families.len(), 22);
+        assert_eq!(families.len(), 25, "those of engines come with the engines");
         let series: usize = families.iter().map(|family| family.get_metric().len()).sum();
         for kind in NoticeKind::ALL {
             metrics.notice(kind).inc();

@@ -9,7 +9,7 @@ use ebbtide_core::policy::Market;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::command::{HandBack, HandBackCause};
-use ebbtide_queue::control::DrainReason;
+use ebbtide_queue::control::{DrainReason, StragglerRecord};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     /// The EP group that the node serves, by its engine pod's labels; none while that is unknown
     /// or there is no such pod.
     pub(crate) membership: watch::Sender<Option<Membership>>,
+    /// Whether the replica is slower than its peers, as the controller found.
+    pub(crate) straggler: watch::Sender<Option<StragglerRecord>>,
     /// Whether everything that earlier agents of the node held was handed back.
     pub(crate) is_reclaimed: watch::Sender<bool>,
     /// Why the queue gave no answer, while it gives none.

@@ -27,6 +27,7 @@ use crate::observe::{self, Reads};
 use crate::policy_source::PolicyState;
 use crate::server::Pulse;
 use crate::status::{ControllerStatus, Snapshot};
+use crate::stragglers::{self, Stragglers};
 
 /// Shortest time between two ticks of which the second was caused by a hint.
 const HINTED_TICK_MIN: Duration = Duration::from_millis(100);
@@ -51,6 +52,7 @@ pub(crate) struct Autoscaler {
 #[derive(Default)]
 struct Past {
     memory: ScaleMemory,
+    stragglers: Stragglers,
     ticks: u64,
     scale_decisions: u64,
     last_decision: Option<String>,
@@ -99,6 +101,8 @@ impl Autoscaler {
         let nodes_per_replica = policy.rollout.nodes_per_replica;
         let observation = observe::build(&reads, nodes_per_replica, now);
 
+        self.name_stragglers(&reads, &observation, &mut past).await;
+
         let plan = plan_scale(&SizingTerms::from(&*policy), &observation, &past.memory);
 
         let held = self.why_held(&policy, &reads);
@@ -130,6 +134,17 @@ impl Autoscaler {
         }
         self.metrics.end_loop(began_at.elapsed(), is_leader, is_complete.then_some(now));
         past
+    }
+
+    /// Names replicas that are slower than their peers; another hand replaces them.
+    async fn name_stragglers(&self, reads: &Reads, observation: &Observation, past: &mut Past) {
+        let view = reads.view.as_ref().ok();
+        past.stragglers.note(view, observation);
+        self.metrics.show_slow(past.stragglers.named().len());
+        let Some(view) = view.filter(|_| self.leadership.borrow().is_some()) else { return };
+        if let Err(error) = past.stragglers.publish(&self.queue, view).await {
+            tracing::debug!(%error, "slow replicas not put on record");
+        }
     }
 
     /// Why nothing is carried out, if so.
@@ -241,6 +256,7 @@ impl Autoscaler {
             running: plan.running,
             desired: plan.desired,
             replicas: states,
+            stragglers: past.stragglers.named().iter().map(stragglers::describe).collect(),
             actions,
             reasons,
             held,

@@ -13,6 +13,7 @@ mod fence;
 mod observe;
 mod reaper;
 mod server;
+mod stragglers;
 mod watching;
 
 pub mod aws;

@@ -56,6 +56,7 @@ struct Sizing {
     max: Gauge,
     raw: Gauge,
     replicas: GaugeVec,
+    slow: Gauge,
     decisions: IntCounterVec,
     held: IntCounterVec,
 }
@@ -186,6 +187,10 @@ impl Metrics {
         }
     }
 
+    pub(crate) fn show_slow(&self, replicas: usize) {
+        self.sizing.slow.set(to_gauge(replicas as u64));
+    }
+
     pub(crate) fn count_busy_termination(&self) {
         self.capacity.busy_terminations.inc();
     }
@@ -262,6 +267,10 @@ impl Sizing {
             max: make.gauge("replicas_max", "The policy's maximum.")?,
             raw: make.gauge("recommendation_raw", "Demand before minimum and maximum.")?,
             replicas: make.gauges("replicas", "Replicas by state.", &["state"])?,
+            slow: make.gauge(
+                "replicas_slow",
+                "Replicas that are slower than their peers at an equal batch.",
+            )?,
             decisions: make.counters(
                 "decision_total",
                 "Actions carried out, by what the demand followed from.",

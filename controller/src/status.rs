@@ -26,6 +26,8 @@ pub struct Snapshot {
     pub desired: Option<u32>,
     /// Replicas by state.
     pub replicas: std::collections::BTreeMap<&'static str, u64>,
+    /// Replicas that are slower than their peers at an equal batch, in words.
+    pub stragglers: Vec<String>,
     /// Actions of the last plan, in words.
     pub actions: Vec<String>,
     /// Reasons of the last plan, in words.

@@ -18,5 +18,6 @@ pub mod policy;
 pub mod sample;
 pub mod scale;
 pub mod staleness;
+pub mod straggler;
 pub mod time;
 pub mod work;

@@ -193,6 +193,12 @@ pub struct ReplicaView {
     pub leased: Signal<u64>,
     /// Tokens per second, all nodes together.
     pub tokens_per_second: f64,
+    /// Streams that make these tokens; none when no node tells.
+    pub generating: Option<u32>,
+    /// Streams that its engines are known to bear at a time; none when no node tells.
+    pub capacity: Option<u32>,
+    /// The instance type of its nodes, when it is one.
+    pub instance_type: Option<String>,
     /// Its market; on-demand when its nodes differ, unknown until a node told.
     pub market: Option<Market>,
     /// The pool that all its nodes belong to.

@@ -12,7 +12,9 @@ use ebbtide_core::ids::PolicyVersion;
 use ebbtide_queue::client::Backoff;
 use tokio::time::Instant;
 
-use crate::engine::{Engine, EngineError, EngineFacts, Lack};
+use super::admission::{AdmissionControl, EngineHeld};
+use super::readings::{EngineFigures, Readings};
+use crate::engine::{Engine, EngineError, EngineFacts, EngineLoad, Lack};
 
 /// Failed probes in a row that make an engine not ready: one alone was seen to lie.
 const PROBE_FAILURES_LIMIT: u32 = 2;
@@ -55,6 +57,14 @@ pub(crate) struct EngineSlot {
     /// How long it may stay paused.
     pause_limit: Duration,
     standing: Mutex<Standing>,
+    gauge: Mutex<Gauge>,
+}
+
+/// What is known of its load.
+#[derive(Debug)]
+struct Gauge {
+    readings: Readings,
+    admission: AdmissionControl,
 }
 
 #[derive(Debug)]
@@ -85,7 +95,13 @@ pub(crate) struct ProbeNews {
 }
 
 impl EngineSlot {
-    pub(crate) fn new(engine: Arc<dyn Engine>, index: usize, pause_limit: Duration) -> Self {
+    /// `ceiling`: most units that it works on at a time.
+    pub(crate) fn new(
+        engine: Arc<dyn Engine>,
+        index: usize,
+        pause_limit: Duration,
+        ceiling: usize,
+    ) -> Self {
         let standing = Standing {
             condition: Condition::Starting(None),
             facts: EngineFacts::default(),
@@ -96,7 +112,63 @@ impl EngineSlot {
             trouble: None,
             paused_since: None,
         };
-        Self { engine, index, pause_limit, standing: Mutex::new(standing) }
+        let gauge =
+            Gauge { readings: Readings::default(), admission: AdmissionControl::new(ceiling) };
+        let (standing, gauge) = (Mutex::new(standing), Mutex::new(gauge));
+        Self { engine, index, pause_limit, standing, gauge }
+    }
+
+    fn gauge(&self) -> MutexGuard<'_, Gauge> {
+        self.gauge.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Units that it may be given now, besides what it has. An engine that refused is tried with
+    /// one.
+    pub(crate) fn room(&self, held: EngineHeld) -> usize {
+        if self.is_in_trouble() {
+            return 1_usize.saturating_sub(held.streams.max(held.units));
+        }
+        self.gauge().admission.room(held)
+    }
+
+    /// Streams that it may have.
+    pub(crate) fn places(&self, held: EngineHeld) -> usize {
+        if self.is_in_trouble() { 1 } else { self.gauge().admission.places(held.begun) }
+    }
+
+    /// Units were taken back that had waited in it for too long.
+    pub(crate) fn note_withdrawn(&self) {
+        self.gauge().admission.note_withdrawn();
+    }
+
+    /// Streams that it is known to bear at a time.
+    pub(crate) fn capacity(&self) -> usize {
+        self.gauge().admission.capacity()
+    }
+
+    /// How it does, as far as it tells.
+    pub(crate) fn figures(&self, now: Instant) -> EngineFigures {
+        self.gauge().readings.figures(now)
+    }
+
+    /// Takes in a reading of its metrics; `held` is what it has of this agent. A paused engine
+    /// reads as an empty one.
+    pub(crate) fn note_load(
+        &self,
+        answer: Result<EngineLoad, EngineError>,
+        held: EngineHeld,
+        now: Instant,
+    ) {
+        let is_paused = self.is_paused();
+        let mut gauge = self.gauge();
+        match answer {
+            Ok(_) if is_paused => {}
+            Ok(load) => {
+                gauge.readings.note(load, now);
+                gauge.admission.note(&load, held);
+            }
+            Err(_) => gauge.admission.note_miss(),
+        }
     }
 
     fn standing(&self) -> MutexGuard<'_, Standing> {

@@ -104,6 +104,7 @@ pub(crate) fn report(shared: &Shared, settled: &Settled) {
     let metrics = &shared.metrics;
     metrics.units_completed.inc_by(settled.completed as u64);
     metrics.leases_lost.inc_by(settled.lost as u64);
+    metrics.streams.note_restarted(settled.restarted);
     for cause in &settled.handed_back {
         metrics.handed_back(*cause).inc();
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ebbtide_queue::command::Then;
 use futures::StreamExt;
 use tokio::time::{Instant, timeout};
 
@@ -21,7 +22,7 @@ const PAUSE_LOOK: Duration = Duration::from_secs(1);
 
 /// Runs a stream to its end and reports it to the ledger.
 pub(super) async fn run_stream(shared: Arc<Shared>, slot: Arc<EngineSlot>, job: StreamJob) {
-    let request = job.call.request.clone();
+    let (request, is_continued) = (job.call.request.clone(), job.is_continued);
     let cut = job.cut.clone();
     let mut seen = Seen::default();
     let outcome = tokio::select! {
@@ -35,6 +36,9 @@ pub(super) async fn run_stream(shared: Arc<Shared>, slot: Arc<EngineSlot>, job: 
         draining: shared.drain_why(),
     };
     let (then, note) = judge(outcome, circumstances);
+    if is_continued && !seen.has_tokens && matches!(then, Then::Fault(_)) {
+        shared.metrics.streams.note_refused();
+    }
     match note {
         EngineNote::Fine => {}
         EngineNote::TakesNothing(why) => {
@@ -63,6 +67,7 @@ struct Seen {
 
 async fn drive(shared: &Shared, slot: &EngineSlot, job: StreamJob, seen: &mut Seen) -> Outcome {
     let request = job.call.request.clone();
+    let (begun_at, is_continued) = (Instant::now(), job.is_continued);
     let opened = within_progress(shared, slot, slot.engine.generate(job.call)).await;
     let mut stream = match opened {
         Ok(Ok(stream)) => stream,
@@ -79,12 +84,17 @@ async fn drive(shared: &Shared, slot: &EngineSlot, job: StreamJob, seen: &mut Se
         };
         match event {
             StreamEvent::Tokens { ids, logprobs } => {
-                if !seen.has_tokens {
-                    seen.has_tokens = true;
+                let is_first = !std::mem::replace(&mut seen.has_tokens, true);
+                if is_first {
                     slot.note_success();
+                    shared.metrics.streams.note_first_token(begun_at.elapsed(), is_continued);
                 }
                 if !take_in(shared, &request, &ids, &logprobs).await {
                     return Outcome::Cut;
+                }
+                if is_first {
+                    // The engine may be given more.
+                    shared.desk.nudge();
                 }
             }
             StreamEvent::End(StreamEnd { reason, spans }) => {

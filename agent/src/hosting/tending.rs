@@ -1,13 +1,16 @@
-//! Tends the engines, each one on its own: probes them, and ends streams that are to end.
+//! Tends the engines, each one on its own: probes them, reads their load, and ends streams that are
+//! to end.
 
 use std::time::Duration;
 
 use ebbtide_core::ids::PolicyVersion;
 use ebbtide_queue::command::HandBackCause;
 use futures::FutureExt;
+use futures::future::OptionFuture;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::engines::{Condition, EngineSlot, ProbeNews};
+use crate::engine::{EngineError, EngineLoad};
 use crate::rhythm::all_of;
 use crate::shared::Shared;
 
@@ -17,6 +20,12 @@ const ABORT_AGAIN: Duration = Duration::from_millis(100);
 
 /// How long an engine may take to end a stream; then the agent closes the connection.
 const ABORT_LIMIT: Duration = Duration::from_secs(1);
+
+/// Probes between two readings of the load of an engine that has nothing of this agent.
+const IDLE_PROBES: u32 = 5;
+
+/// Part of the progress limit after which a unit that waits in a full engine is withdrawn.
+const WAIT_SHARE: u32 = 4;
 
 /// Tends all engines for as long as it is polled.
 pub(super) async fn tend(shared: &Shared) {
@@ -28,11 +37,56 @@ pub(super) async fn tend(shared: &Shared) {
 }
 
 async fn probe(shared: &Shared, slot: &EngineSlot) {
+    let mut probes_since_reading = IDLE_PROBES;
     loop {
-        let answer = slot.engine.probe().await;
+        probes_since_reading += 1;
+        let is_idle = shared.desk.ledger().held_on(slot.index).streams == 0;
+        let reads = !is_idle || probes_since_reading >= IDLE_PROBES;
+        let load = OptionFuture::from(reads.then(|| slot.engine.load()));
+        let (answer, load) = futures::join!(slot.engine.probe(), load);
         let news = slot.note_probe(answer, Instant::now());
+        if let Some(load) = load {
+            probes_since_reading = 0;
+            note_load(shared, slot, load);
+        }
         apply(shared, slot, news);
         sleep_until(shared.rhythm.next(shared.config.pace.engine_probe)).await;
+    }
+}
+
+/// Takes in a reading, and withdraws what has waited in the engine for too long: another one may
+/// begin it at once.
+fn note_load(shared: &Shared, slot: &EngineSlot, load: Result<EngineLoad, EngineError>) {
+    let now = Instant::now();
+    let waiting = load.as_ref().ok().and_then(|load| load.waiting).unwrap_or(0);
+    if let Err(error) = &load {
+        tracing::debug!(engine = slot.engine.address(), %error, "load not read");
+        shared.metrics.engines.note_failed_reading(slot.index);
+    }
+    let held = shared.desk.ledger().held_on(slot.index);
+    let room = slot.room(held);
+    slot.note_load(load, held, now);
+    if waiting > 0 && !slot.is_paused() {
+        withdraw(shared, slot, usize::try_from(waiting).unwrap_or(usize::MAX), now);
+    }
+    if slot.room(held) > room {
+        shared.desk.nudge();
+    }
+}
+
+fn withdraw(shared: &Shared, slot: &EngineSlot, waiting: usize, now: Instant) {
+    let limit = shared.config.lease.progress.idle / WAIT_SHARE;
+    let opened_before = now.checked_sub(limit).unwrap_or(now);
+    let leave = shared.leave(HandBackCause::Engine.into(), now);
+    let mut ledger = shared.desk.ledger();
+    let mut late = ledger.unbegun(slot.index, opened_before);
+    late.truncate(waiting);
+    let units = ledger.leave(late.iter(), leave, now);
+    drop(ledger);
+    if units > 0 {
+        tracing::debug!(engine = slot.engine.address(), units, "units waited in a full engine");
+        slot.note_withdrawn();
+        shared.desk.nudge();
     }
 }
 

@@ -200,15 +200,23 @@ fn unit_for_another_model_goes_back_without_a_call() {
 }
 
 #[test]
-fn unit_that_has_ended_keeps_its_place_until_it_is_written() {
+fn engine_has_a_stream_until_it_ends_and_a_unit_until_it_is_written() {
     let (mut ledger, requests, now) = working(2);
+    let has = |ledger: &Ledger| {
+        let EngineHeld { streams, begun, units } = ledger.held_on(0);
+        (streams, begun, units)
+    };
+    let Admission::Stream(_) = ledger.admit(grant(2), &terms(), now) else {
+        panic!("a fresh unit needs a stream")
+    };
+    assert_eq!((has(&ledger), ledger.held_on(1)), ((3, 2, 3), EngineHeld::default()));
     end(&mut ledger, &requests[0], stop());
-    assert_eq!((ledger.load(0), ledger.load(1)), (2, 0));
+    assert_eq!(has(&ledger), (2, 1, 3), "its place is free at once");
     let (_, sent) = ledger.collect(false, PLENTY, now);
     ledger.settle(sent, vec![Ok(WriteReply::Ok)], now);
-    assert_eq!(ledger.load(0), 1);
+    assert_eq!(has(&ledger), (2, 1, 2));
     ledger.lose(&unit(1), grant(1).fencing_token, now);
-    assert_eq!(ledger.load(0), 1, "its stream is still open");
+    assert_eq!(has(&ledger), (2, 1, 1), "its stream is still open");
 }
 
 /// Unit 0 under a token that is newer than that of [`grant`].
@@ -261,5 +269,19 @@ fn closed_ledger_stays_as_it_is() {
     assert_eq!(receive(&mut ledger, &requests[0], 5, now), Received::Unwanted);
     end(&mut ledger, &requests[0], stop());
     assert_eq!(ledger.counts(), before);
-    assert_eq!(ledger.load(0), 1);
+    assert_eq!(ledger.held_on(0).streams, 1);
+}
+
+#[test]
+fn units_that_wait_in_an_engine_are_told_the_youngest_first() {
+    let (mut ledger, _, now) = working(1);
+    let later = |ms| now + Duration::from_millis(ms);
+    for slot in 1..4 {
+        ledger.admit(grant(slot), &terms(), later(u64::from(slot)));
+    }
+    assert_eq!(ledger.unbegun(0, later(4)), [unit(3), unit(2), unit(1)]);
+    assert_eq!(ledger.unbegun(0, later(2)), [unit(1)]);
+    assert!(ledger.unbegun(1, later(4)).is_empty());
+    ledger.leave([unit(2)].iter(), leave(now), now);
+    assert_eq!(ledger.unbegun(0, later(4)), [unit(3), unit(1)]);
 }

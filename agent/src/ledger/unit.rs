@@ -81,6 +81,8 @@ pub(crate) enum Admission {
 pub(crate) struct StreamJob {
     /// The call.
     pub(crate) call: GenerateCall,
+    /// Whether it goes on from the tokens of an earlier holder.
+    pub(crate) is_continued: bool,
     /// Cancelled when the stream must end whether the engine hears or not.
     pub(crate) cut: CancellationToken,
 }
@@ -122,10 +124,16 @@ impl Ledger {
         }
         self.units.insert(unit.clone(), held);
         let cut = CancellationToken::new();
-        let stream =
-            OpenStream { unit, engine: terms.engine, end_asked_at: None, cut: cut.clone() };
+        let stream = OpenStream {
+            unit,
+            engine: terms.engine,
+            opened_at: now,
+            has_begun: false,
+            end_asked_at: None,
+            cut: cut.clone(),
+        };
         self.streams.insert(request, stream);
-        Admission::Stream(Box::new(StreamJob { call, cut }))
+        Admission::Stream(Box::new(StreamJob { call, is_continued: base > 0, cut }))
     }
 
     /// Takes in a granted unit only to hand it back: the gate closed while it was being granted.

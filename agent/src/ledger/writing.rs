@@ -2,6 +2,7 @@
 
 use ebbtide_core::ids::{FencingToken, UnitId};
 use ebbtide_core::sample::FinishReason;
+use ebbtide_core::work::ResumePolicy;
 use ebbtide_queue::client::QueueError;
 use ebbtide_queue::command::{HandBack, HandBackCause, Renewal, Then, UnitWrite, Waiting};
 use ebbtide_queue::reply::WriteReply;
@@ -30,6 +31,8 @@ pub(crate) struct Settled {
     pub(crate) completed: usize,
     /// Units given back for each cause.
     pub(crate) handed_back: Vec<HandBackCause>,
+    /// Units given back with tokens that the queue drops, as newer weights are out.
+    pub(crate) restarted: u64,
     /// Faults that were told, for the log.
     pub(crate) faults: Vec<(UnitId, String)>,
 }
@@ -139,6 +142,10 @@ impl Ledger {
                 self.counts.tokens_handed_back += u64::from(unit.tail.end());
                 *self.counts.units_handed_back.entry(cause).or_default() += 1;
                 settled.handed_back.push(cause);
+                let restarts = cause == HandBackCause::Weights
+                    && unit.group.resume_policy == ResumePolicy::RestartIfNewer
+                    && unit.tail.end() > 0;
+                settled.restarted += u64::from(restarts);
             }
             Then::Fault(problem) => {
                 self.counts.units_faulted += 1;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests may unwrap")]
 
+mod admission;
 mod api;
 mod custom_drains;
 mod custom_faults;

@@ -262,7 +262,16 @@ impl<'a> NodePlan<'a> {
 
     /// Starts the agent on emulators that run already.
     pub fn start_at(self, place: Place) -> Node {
-        let outside = self.outside(&place);
+        self.start_beside(place, &[])
+    }
+
+    /// As [`NodePlan::start_at`], with further engines on the node.
+    pub fn start_beside(self, place: Place, others: &[EngineEmulator]) -> Node {
+        let mut outside = self.outside(&place);
+        let engine = |other: &EngineEmulator| VllmEngine::new(&other.base_url()).expect("a URL");
+        outside
+            .engines
+            .extend(others.iter().map(|other| Arc::new(engine(other)) as Arc<dyn Engine>));
         let config = self.config;
         let name = config.node().clone();
         let agent = Agent::new(config, outside);

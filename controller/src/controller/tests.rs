@@ -9,7 +9,7 @@ use ebbtide_core::time::whole_millis;
 use ebbtide_queue::control::{DrainState, HoldRecord, TrainerPhase};
 
 use super::*;
-use world::{DirectWorker, World, policy};
+use world::{DirectWorker, Told, World, policy};
 
 #[tokio::test(start_paused = true)]
 async fn empty_buffer_raises_the_fleet() {
@@ -247,4 +247,29 @@ async fn shutdown_before_the_queue_was_ever_reached_ends_well() {
     assert!(problem.contains("127.0.0.1:1"), "{problem}");
     shutdown.cancel();
     running.await.expect("no panic").expect("ends well");
+}
+
+#[tokio::test(start_paused = true)]
+async fn replica_that_is_slower_than_its_peers_is_named_until_it_is_as_fast() {
+    let world = World::start(policy("act")).await;
+    world.enqueue_groups(0..40).await;
+    world.until("four nodes work", async || world.ready_nodes().await == 4).await;
+    let nodes: Vec<NodeName> = world.provider.nodes().into_iter().map(|node| node.node).collect();
+    let makes = |node: &NodeName, speed: f64| {
+        let told = Told { pods_left: Some(0), speed: Some((8, speed)), ..Told::default() };
+        world.agents.tell(node, told);
+    };
+    nodes.iter().for_each(|node| makes(node, 20.0));
+    makes(&nodes[2], 9.0);
+    let on_record = async || world.queue.view().await.expect("memory").stragglers;
+    world.until("the slow one is on record", async || on_record().await.len() == 1).await;
+    assert_eq!(on_record().await[0].replica.as_str(), nodes[2].as_str());
+    let told = world.snapshot().stragglers.concat();
+    assert!(told.contains(nodes[2].as_str()) && told.contains("45 %"), "{told}");
+    assert!(world.metrics.render().contains("ebbtide_replicas_slow{role=\"rollout\"} 1"));
+    assert!(world.drains().await.is_empty(), "naming drains nothing");
+
+    makes(&nodes[2], 20.0);
+    world.until("it is taken back", async || on_record().await.is_empty()).await;
+    assert!(world.snapshot().stragglers.is_empty());
 }

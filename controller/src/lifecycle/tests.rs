@@ -204,7 +204,11 @@ async fn action_that_no_message_told_is_found_and_completed_by_its_instance() {
     let scene = Scene::start("act", "").await;
     scene.world.agents.tell(
         &scene.leaving.node,
-        Told { notice_kind: Some("asg_termination".to_owned()), pods_left: Some(0) },
+        Told {
+            notice_kind: Some("asg_termination".to_owned()),
+            pods_left: Some(0),
+            ..Told::default()
+        },
     );
     scene.until_completed().await;
     let completed = scene.hooks.completed();
@@ -217,7 +221,11 @@ async fn one_of_several_hooks_is_not_guessed() {
     scene.hooks.add_hook(GROUP, hook("logs", 300));
     scene.world.agents.tell(
         &scene.leaving.node,
-        Told { notice_kind: Some("asg_termination".to_owned()), pods_left: Some(0) },
+        Told {
+            notice_kind: Some("asg_termination".to_owned()),
+            pods_left: Some(0),
+            ..Told::default()
+        },
     );
     let is_said =
         async || scene.world.snapshot().event_problems.iter().any(|text| text.contains("2 hooks"));

@@ -70,6 +70,10 @@ fn build(
         in_flight: records.iter().map(|record| record.in_flight).sum(),
         leased,
         tokens_per_second: records.iter().map(|record| record.tokens_per_second).sum(),
+        // Only the node that runs the engine of an EP group tells.
+        generating: records.iter().filter_map(|record| record.generating).reduce(|a, b| a + b),
+        capacity: records.iter().filter_map(|record| record.capacity).reduce(|a, b| a + b),
+        instance_type: common_type(records),
         market: records.iter().filter_map(|record| record.market).max(),
         pool: instances.common_pool(&nodes),
         has_notice: is_reclaimed || records.iter().any(|record| has_notice(record)),
@@ -82,6 +86,12 @@ fn build(
         }),
         nodes,
     }
+}
+
+fn common_type(records: &[&NodeRecord]) -> Option<String> {
+    let first = records.first()?.instance_type.as_ref()?;
+    let is_common = records.iter().all(|record| record.instance_type.as_ref() == Some(first));
+    is_common.then(|| first.clone())
 }
 
 fn state_of(

@@ -76,7 +76,7 @@ fn rollout(spec: &FleetSpec) -> Vec<String> {
     };
     vec![
         format!("{min} to {max} replicas of {}, pools {}", count(nodes, "node"), pools.join(" > ")),
-        format!("{} in flight on a replica, so at most {most}", rollout.concurrency_per_replica),
+        format!("up to {} in flight on a replica, {most} in all", rollout.concurrency_per_replica),
         format!("buffer target = {}", in_groups(target)),
         format!("buffer limit = {}", in_groups(limit)),
         format!(

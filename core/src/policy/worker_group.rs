@@ -56,7 +56,8 @@ pub struct RolloutPolicy {
     pub min_replicas: u32,
     /// `maxReplicas`: required, 1 to what the pools hold.
     pub max_replicas: u32,
-    /// `concurrencyPerReplica`: samples in flight on one replica. Default 64, 1 to 65536.
+    /// `concurrencyPerReplica`: most samples in flight on one replica; how many there are follows the
+    /// load of its engines. Default 256, 1 to 65536.
     pub concurrency_per_replica: u32,
     /// `pools`: where its nodes come from, in the order of preference. Required.
     pub pools: Vec<PoolName>,
@@ -146,7 +147,7 @@ impl RolloutPolicy {
             max_replicas: rollout.required("maxReplicas", number(1..=REPLICAS_LIMIT)),
             concurrency_per_replica: rollout
                 .optional("concurrencyPerReplica", number(1..=65_536_u32))
-                .unwrap_or(64),
+                .unwrap_or(256),
             pools: read_pools(rollout),
             buffer_target_steps,
             buffer_max_steps: rollout

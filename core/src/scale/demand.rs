@@ -18,7 +18,7 @@ use std::time::Duration;
 use super::pace::{MeasuredPace, Pace, count};
 use super::reason::{Reason, SignalName};
 use super::terms::SizingTerms;
-use crate::observation::{Observation, TrainerPhase};
+use crate::observation::{Observation, ReplicaState, TrainerPhase};
 
 /// Updates over which a surplus in the buffer is worked off: fast enough to matter, slow enough
 /// that the fleet need not come back.
@@ -89,7 +89,9 @@ fn judge_buffer(
     let measured = pace.measured();
     let Some(groups) = observation.buffer_groups.known().copied() else { return by_work };
     let buffered = count(groups);
-    let needs = |surplus: f64| measured.map(|pace| replicas_for_pace(terms, &step, pace, surplus));
+    let each = f64::from(samples_per_replica(terms, observation));
+    let needs =
+        |surplus: f64| measured.map(|pace| samples_for_pace(terms, &step, pace, surplus) / each);
     let (target, max) = (step.target_groups, step.max_groups);
     if buffered >= max {
         reasons.push(Reason::BufferFull { groups, max: whole(max.ceil()) });
@@ -136,7 +138,7 @@ fn replicas_for_work(
     let useful_groups = step.ceiling_groups.saturating_sub(buffered);
     let useful = useful_groups.saturating_mul(u64::from(terms.group_size));
     let work = ready.unwrap_or(0).saturating_add(in_flight.unwrap_or(0));
-    let each = u64::from(terms.concurrency_per_replica).max(1);
+    let each = u64::from(samples_per_replica(terms, observation));
     let replicas = u32::try_from(work.min(useful).div_ceil(each)).unwrap_or(WISH_MAX);
     if ready.is_some() || in_flight.is_some() {
         reasons.push(Reason::WorkOccupies { work, useful, replicas });
@@ -144,9 +146,21 @@ fn replicas_for_work(
     replicas
 }
 
-/// Replicas, fractions included, that keep the trainer supplied while the buffer moves to its
+/// Samples that one replica has in flight at most: what the replicas in service are known to bear on
+/// the average, which the policy bounds, and its number while none of them tells.
+fn samples_per_replica(terms: &SizingTerms, observation: &Observation) -> u32 {
+    let most = terms.concurrency_per_replica.max(1);
+    let replicas = observation.replicas.known().map_or(&[][..], Vec::as_slice);
+    let in_service = replicas.iter().filter(|replica| replica.state == ReplicaState::Ready);
+    let told: Vec<u64> = in_service.filter_map(|replica| replica.capacity).map(u64::from).collect();
+    let count = u64::try_from(told.len()).unwrap_or(u64::MAX);
+    let mean = told.iter().sum::<u64>().checked_div(count);
+    mean.map_or(most, |mean| u32::try_from(mean).unwrap_or(most).clamp(1, most))
+}
+
+/// Samples that have to be in flight to keep the trainer supplied while the buffer moves to its
 /// target: up within the horizon of a start, down over a few updates.
-fn replicas_for_pace(
+fn samples_for_pace(
     terms: &SizingTerms,
     step: &Step,
     pace: MeasuredPace,
@@ -161,8 +175,7 @@ fn replicas_for_pace(
     };
     let consumed = count(step.groups) * group_size / busy;
     let per_second = (consumed - surplus_groups * group_size / horizon).max(0.0);
-    let in_flight = per_second * pace.in_flight_seconds_per_sample;
-    in_flight / f64::from(terms.concurrency_per_replica).max(1.0)
+    per_second * pace.in_flight_seconds_per_sample
 }
 
 fn note_pace(measured: Option<MeasuredPace>, replicas: u32, reasons: &mut Vec<Reason>) {

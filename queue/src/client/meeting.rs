@@ -7,7 +7,7 @@ use super::{Hint, QueueError, WorkQueue};
 use crate::control::{
     ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress, DrainRecord,
     DrainRequest, EngineRecord, HoldRecord, LifecycleRecord, NodeRecord, ReplicaView,
-    TrainerRecord,
+    StragglerRecord, TrainerRecord,
 };
 
 impl WorkQueue {
@@ -109,6 +109,22 @@ impl WorkQueue {
     /// No answer.
     pub async fn remove_lifecycle(&self, instance_id: &str) -> Result<(), QueueError> {
         self.tell(ControlCommand::RemoveLifecycle(instance_id.to_owned())).await
+    }
+
+    /// Names a replica that is slower than its peers.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn put_straggler(&self, record: StragglerRecord) -> Result<(), QueueError> {
+        self.tell(ControlCommand::PutStraggler(record)).await
+    }
+
+    /// Takes back that a replica is slower than its peers.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn remove_straggler(&self, replica: &ReplicaId) -> Result<(), QueueError> {
+        self.tell(ControlCommand::RemoveStraggler(replica.clone())).await
     }
 
     /// Keeps a closing report; one for the same request and node is kept once.

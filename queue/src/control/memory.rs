@@ -8,7 +8,7 @@ use ebbtide_core::time::UnixMillis;
 use super::{
     CheckpointRecord, ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress,
     DrainRecord, DrainRequest, EngineRecord, HoldRecord, LifecycleRecord, NodeRecord, REPORTS_KEPT,
-    ReplicaView, TrainerRecord, VersionRecord,
+    ReplicaView, StragglerRecord, TrainerRecord, VersionRecord,
 };
 
 /// The control keys of one run.
@@ -19,6 +19,7 @@ pub struct MemoryControl {
     drains: BTreeMap<ReplicaId, DrainRecord>,
     holds: BTreeMap<String, HoldRecord>,
     lifecycles: BTreeMap<String, LifecycleRecord>,
+    stragglers: BTreeMap<ReplicaId, StragglerRecord>,
     reports: VecDeque<ClosingReport>,
     claims: BTreeSet<String>,
     newest_claim: u64,
@@ -65,6 +66,13 @@ impl MemoryControl {
             }
             ControlCommand::RemoveLifecycle(instance_id) => {
                 self.lifecycles.remove(instance_id);
+            }
+            ControlCommand::PutStraggler(record) => {
+                let record = StragglerRecord { named_at: now, ..record.clone() };
+                self.stragglers.insert(record.replica.clone(), record);
+            }
+            ControlCommand::RemoveStraggler(replica) => {
+                self.stragglers.remove(replica);
             }
             ControlCommand::AddReport(report) => self.add_report(report, now),
             ControlCommand::ReadReports(limit) => {
@@ -146,6 +154,7 @@ impl MemoryControl {
             engines: self.engines.values().cloned().collect(),
             holds: self.holds.values().filter(|hold| hold.until > now).cloned().collect(),
             lifecycles: self.lifecycles.values().cloned().collect(),
+            stragglers: self.stragglers.values().cloned().collect(),
             trainer: self.trainer.clone(),
             checkpoint: self.checkpoint,
             version: self.version.clone(),

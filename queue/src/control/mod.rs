@@ -18,7 +18,7 @@ pub use fields::{FieldError, Fields, from_fields, to_fields};
 pub use memory::MemoryControl;
 pub use records::{
     CheckpointRecord, EngineRecord, HoldRecord, LifecycleRecord, NodeRecord, NodeRole, NodeState,
-    TrainerRecord, VersionRecord,
+    StragglerRecord, TrainerRecord, VersionRecord,
 };
 pub use reports::{ClosingReport, DrainOutcome, REPORTS_KEPT};
 
@@ -47,6 +47,10 @@ pub enum ControlCommand {
     PutLifecycle(LifecycleRecord),
     /// Forgets the lifecycle action of an instance.
     RemoveLifecycle(String),
+    /// Names a replica that is slower than its peers; the store sets when.
+    PutStraggler(StragglerRecord),
+    /// Takes that back.
+    RemoveStraggler(ReplicaId),
     /// Adds a closing report; one of the same name changes nothing.
     AddReport(Box<ClosingReport>),
     /// Reads the newest closing reports, at most so many.
@@ -105,6 +109,8 @@ pub struct ControlView {
     pub holds: Vec<HoldRecord>,
     /// Lifecycle actions that wait for their completion.
     pub lifecycles: Vec<LifecycleRecord>,
+    /// Replicas that are slower than their peers.
+    pub stragglers: Vec<StragglerRecord>,
     /// The trainer, once it reported.
     pub trainer: Option<TrainerRecord>,
     /// The checkpoint that the trainer was asked for.
@@ -125,6 +131,8 @@ pub struct ReplicaView {
     pub replica: ReplicaId,
     /// Its drain, if there is one.
     pub drain: Option<DrainRecord>,
+    /// Whether it is slower than its peers.
+    pub straggler: Option<StragglerRecord>,
     /// The checkpoint that the trainer was asked for.
     pub checkpoint: CheckpointRecord,
     /// The published policy version; version 0 before the first.
@@ -141,6 +149,7 @@ impl ControlView {
         ReplicaView {
             now: self.now,
             drain: self.drains.into_iter().find(|drain| drain.replica == replica),
+            straggler: self.stragglers.into_iter().find(|named| named.replica == replica),
             members: Some(self.nodes.into_iter().filter(|n| n.replica == replica).collect()),
             replica,
             checkpoint: self.checkpoint,

@@ -59,6 +59,23 @@ pub struct NodeRecord {
     pub in_flight: u32,
     /// Generated tokens per second over the last report interval.
     pub tokens_per_second: f64,
+    /// Streams that make these tokens: those that have brought one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generating: Option<u32>,
+    /// Streams that its engines are known to bear at a time: the policy's maximum until one was
+    /// found full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u32>,
+    /// Sequences that its engines work on, by their own word, those of others included; `None`
+    /// when one of them does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<u32>,
+    /// Sequences that wait in its engines, by their own word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<u32>,
+    /// Share of the KV cache in use, 0 to 1, of the engine with the fullest one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache_use: Option<f64>,
     /// The engines' weights, when all agree on a decimal version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights_version: Option<PolicyVersion>,
@@ -76,6 +93,9 @@ pub struct NodeRecord {
     /// capacity that can be used again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<UnixMillis>,
+    /// Since when its replica is known to be slower than its peers at an equal batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_since: Option<UnixMillis>,
     /// The drain request that the node is drained for: its gate is closed, and nothing that was
     /// leased through its agent is held any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,11 +120,17 @@ impl NodeRecord {
             fabric: FabricVerdict::NotApplicable,
             in_flight: 0,
             tokens_per_second: 0.0,
+            generating: None,
+            capacity: None,
+            running: None,
+            waiting: None,
+            kv_cache_use: None,
             weights_version: None,
             notice_kind: None,
             notice_deadline: None,
             pods_left: None,
             idle_since: None,
+            slow_since: None,
             drained_for: None,
             heartbeat: UnixMillis::default(),
         }
@@ -135,8 +161,8 @@ pub struct VersionRecord {
     pub published_at: UnixMillis,
 }
 
-/// An engine that the trainer may push weights to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// An engine that the trainer may push weights to. What it does not tell of its load has no value.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EngineRecord {
     /// The replica that it serves.
     pub replica: ReplicaId,
@@ -154,6 +180,33 @@ pub struct EngineRecord {
     pub weights_version: Option<PolicyVersion>,
     /// `ready` or why not.
     pub state: String,
+    /// Streams that it may have now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub places: Option<u32>,
+    /// Sequences that it works on, by its own word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<u64>,
+    /// Sequences that wait in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<u64>,
+    /// Share of its KV cache in use, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache_use: Option<f64>,
+    /// Tokens that it generated per second over the last 10 s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second: Option<f64>,
+    /// Mean time to the first token over the last 10 s, in seconds, its own queue included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_token_seconds: Option<f64>,
+    /// Sequences thrown out of its KV cache since it started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preemptions: Option<u64>,
+    /// Share of the prompt tokens of the last 10 s that its prefix cache had, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix_hit_share: Option<f64>,
+    /// Load of the mean expert rank by that of the busiest over the last 10 s; 1 is even.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expert_balance: Option<f64>,
     /// When the record was written, on the server's clock; set by the store.
     pub heartbeat: UnixMillis,
 }
@@ -203,6 +256,18 @@ pub struct LifecycleRecord {
     pub token: Option<String>,
     /// When it was learned, on the server's clock; set by the store.
     pub seen_at: UnixMillis,
+}
+
+/// A replica that is slower than its peers at an equal batch, by the controller's judgement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StragglerRecord {
+    /// The replica.
+    pub replica: ReplicaId,
+    /// Its speed as a share of its peers' median when it was named.
+    pub share: f64,
+    /// When it was named, on the server's clock; set by the store.
+    #[serde(default)]
+    pub named_at: UnixMillis,
 }
 
 /// No actuation for a role until a moment.

@@ -16,7 +16,7 @@ use crate::control::{
 };
 
 /// Kinds of records that come in any number; each has an index `{r:c}:<kind>s`.
-const KINDS: [&str; 5] = ["node", "drain", "engine", "hold", "lifecycle"];
+const KINDS: [&str; 6] = ["node", "drain", "engine", "hold", "lifecycle", "straggler"];
 /// Records of which there is one.
 const SINGLES: [&str; 3] = ["trainer", "version", "reaper"];
 
@@ -67,6 +67,12 @@ pub(super) async fn carry_out(
         }
         ControlCommand::RemoveLifecycle(instance_id) => {
             remove(port, "lifecycle", &instance_id).await
+        }
+        ControlCommand::PutStraggler(record) => {
+            put(port, "straggler", record.replica.as_str(), Replace, "named_at", &record).await
+        }
+        ControlCommand::RemoveStraggler(replica) => {
+            remove(port, "straggler", replica.as_str()).await
         }
         ControlCommand::AddReport(report) => add_report(port, &report).await,
         ControlCommand::ReadReports(limit) => read_reports(port, limit).await,
@@ -239,11 +245,11 @@ async fn read_all(port: &RedisPort) -> Result<ControlReply, QueueError> {
     Ok(ControlReply::View(Box::new(read(port, &wanted).await?)))
 }
 
-/// Reads the drain of one replica, and what there is only one of.
+/// Reads the drain of one replica, whether it is slow, and what there is only one of.
 async fn read_replica(port: &RedisPort, replica: ReplicaId) -> Result<ControlReply, QueueError> {
     let singles = SINGLES.iter().map(|kind| (*kind, key(port, kind, "")));
-    let drain = ("drain", key(port, "drain", replica.as_str()));
-    let wanted: Vec<(&str, String)> = singles.chain([drain]).collect();
+    let own = ["drain", "straggler"].map(|kind| (kind, key(port, kind, replica.as_str())));
+    let wanted: Vec<(&str, String)> = singles.chain(own).collect();
     let view = read(port, &wanted).await?.into_replica(replica);
     Ok(ControlReply::Replica(Box::new(ReplicaView { members: None, ..view })))
 }
@@ -275,6 +281,7 @@ fn add_to_view(view: &mut ControlView, kind: &str, fields: &Fields) -> Result<()
             }
         }
         "lifecycle" => view.lifecycles.push(decode(fields)?),
+        "straggler" => view.stragglers.push(decode(fields)?),
         "trainer" => {
             view.checkpoint = decode(fields)?;
             // Asked for something before it has ever reported.

@@ -7,8 +7,8 @@ use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::Hint;
 use ebbtide_queue::control::{
     ClosingReport, DrainOutcome, DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState,
-    HoldRecord, LifecycleRecord, NodeNames, NodeRecord, NodeState, ReplicaView, TrainerPhase,
-    TrainerRecord, VersionRecord,
+    HoldRecord, LifecycleRecord, NodeNames, NodeRecord, NodeState, ReplicaView, StragglerRecord,
+    TrainerPhase, TrainerRecord, VersionRecord,
 };
 
 use super::worlds::*;
@@ -26,6 +26,7 @@ laws![
     closing_report_is_kept_once_and_the_newest_comes_first,
     checkpoint_is_pending_until_its_request_is_confirmed,
     lifecycle_action_stands_until_it_is_removed,
+    straggler_is_told_to_its_replica_until_it_is_taken_back,
     change_of_control_keys_wakes_those_who_wait_for_it,
 ];
 
@@ -256,6 +257,20 @@ async fn lifecycle_action_stands_until_it_is_removed(world: World) {
     assert!(standing[0].seen_at > UnixMillis(0));
     world.queue.remove_lifecycle("i-1").await.unwrap();
     assert!(world.queue.view().await.unwrap().lifecycles.is_empty());
+}
+
+async fn straggler_is_told_to_its_replica_until_it_is_taken_back(world: World) {
+    let replica: ReplicaId = "ep-1".parse().unwrap();
+    let record = StragglerRecord { replica: replica.clone(), share: 0.5, named_at: UnixMillis(0) };
+    world.queue.put_straggler(record.clone()).await.unwrap();
+    let told = world.queue.replica_view(&replica).await.unwrap().straggler.unwrap();
+    assert!(told.named_at > UnixMillis(0), "the store's clock");
+    assert_eq!(StragglerRecord { named_at: UnixMillis(0), ..told.clone() }, record);
+    assert_eq!(world.queue.view().await.unwrap().stragglers, [told]);
+    let other = "ep-2".parse().unwrap();
+    assert_eq!(world.queue.replica_view(&other).await.unwrap().straggler, None);
+    world.queue.remove_straggler(&replica).await.unwrap();
+    assert!(world.queue.view().await.unwrap().stragglers.is_empty());
 }
 
 async fn change_of_control_keys_wakes_those_who_wait_for_it(world: World) {

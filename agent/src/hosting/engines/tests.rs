@@ -33,7 +33,7 @@ fn away() -> EngineError {
 }
 
 fn slot() -> EngineSlot {
-    EngineSlot::new(Arc::new(NoEngine), 0, PAUSE_LIMIT)
+    EngineSlot::new(Arc::new(NoEngine), 0, PAUSE_LIMIT, 8)
 }
 
 fn facts(label: &str) -> Result<EngineFacts, EngineError> {

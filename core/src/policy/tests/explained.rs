@@ -13,7 +13,7 @@ trainer
 
 rollout
   1 to 6 replicas of 1 node, pools here
-  64 in flight on a replica, so at most 384
+  up to 256 in flight on a replica, 1536 in all
   buffer target = 1 step = 32 groups = 256 samples
   buffer limit = 2 steps = 64 groups = 512 samples
   decides every 5s, at most 4 replicas at a time; starts take 5m until measured

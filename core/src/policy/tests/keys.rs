@@ -35,7 +35,7 @@ fn the_shortest_policy_has_the_documented_defaults() {
     assert_eq!(drain.unknown_instances, UnknownInstances::Acknowledge);
     assert_eq!(drain.extra_taint, None);
     assert_eq!((rollout.nodes_per_replica, rollout.min_replicas), (1, 1));
-    assert_eq!((rollout.concurrency_per_replica, rollout.max_changes_per_tick), (64, 4));
+    assert_eq!((rollout.concurrency_per_replica, rollout.max_changes_per_tick), (256, 4));
     assert_eq!((rollout.buffer_target_steps, rollout.buffer_max_steps), (1.0, 2.0));
     assert_eq!((rollout.startup_estimate, rollout.tick), (seconds(300), seconds(5)));
     assert_eq!((rollout.stabilization_up, rollout.stabilization_down), (seconds(0), seconds(300)));

@@ -40,6 +40,21 @@ fn nothing_is_launched_for_a_buffer_that_drains_while_weights_spread() {
     assert!(!plan.actions.is_empty(), "a sync that outlasts a start is a lack: {plan}");
 }
 
+/// The policy's number bounds what a replica takes; an engine with a smaller KV cache takes less.
+#[test]
+fn replicas_are_counted_with_what_they_are_known_to_bear() {
+    let mut world = World::new().with_work(128, 0, 0).with_replicas(SPOT, &[0, 0]);
+    world.terms.concurrency_per_replica = 64;
+    assert_eq!(world.plan().wish, Some(2), "none of them tells");
+    let ids: Vec<String> = world.replicas().iter().map(|replica| replica.id.to_string()).collect();
+    for (id, capacity) in ids.iter().zip([10, 22]) {
+        world.replica_mut(id).capacity = Some(capacity);
+    }
+    assert_eq!(world.plan().wish, Some(8), "128 samples at 16 on the average");
+    world.replica_mut(&ids[0]).capacity = Some(4_000);
+    assert_eq!(world.plan().wish, Some(2), "never more than the policy allows");
+}
+
 #[test]
 fn zero_that_may_hide_an_error_lowers_nothing() {
     let mut world = World::new().with_work(0, 96, 0).with_replicas(SPOT, &[12; 8]);

@@ -28,6 +28,8 @@ pub struct Agents {
 pub struct Told {
     pub notice_kind: Option<String>,
     pub pods_left: Option<u32>,
+    /// Streams, and the tokens per second of each.
+    pub speed: Option<(u32, f64)>,
 }
 
 impl Agents {
@@ -84,8 +86,13 @@ impl Agents {
         }
         let told = self.told.lock().expect("no panic").get(&node.node).cloned();
         let nothing_left = Told { pods_left: Some(0), ..Told::default() };
-        let Told { notice_kind, pods_left } = told.unwrap_or(nothing_left);
-        queue.put_node(NodeRecord { notice_kind, pods_left, ..record(node, state) }).await
+        let Told { notice_kind, pods_left, speed } = told.unwrap_or(nothing_left);
+        let mut record = NodeRecord { notice_kind, pods_left, ..record(node, state) };
+        if let Some((streams, speed)) = speed {
+            record.generating = Some(streams);
+            record.tokens_per_second = f64::from(streams) * speed;
+        }
+        queue.put_node(record).await
     }
 }
 
