@@ -1,10 +1,10 @@
 //! Which replicas are slower than their peers at an equal batch, so that they can be replaced.
 //!
-//! Speed is tokens per second and stream, the mean over a window. *Peers* of a replica are others of
-//! the same instance type whose batch (streams that make tokens) differs by a quarter at most. It is
-//! named when it stays below 80 % of its peers' median for three windows in a row, and no longer
-//! when it is above 90 % for two. With fewer than three peers nothing is said: a window without a
-//! verdict changes nothing, and ten of them in a row end what was said.
+//! Speed is tokens per second and stream, the mean over a window. *Peers* of a replica are others
+//! of the same instance type whose batch (streams that make tokens) differs by a quarter at most.
+//! It is named when it stays below 80 % of its peers' median for three windows in a row, and no
+//! longer when it is above 90 % for two. With fewer than three peers nothing is said: a window
+//! without a verdict changes nothing, and ten of them in a row end what was said.
 //!
 //! Pure: it sees one observation after the other, and takes its moments from them.
 

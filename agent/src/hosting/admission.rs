@@ -10,14 +10,14 @@
 //! |---|---|
 //! | none yet, or the engine does not tell | the policy's maximum |
 //! | nothing waits, KV cache below 85 % | a quarter more than has begun, at least eight |
-//! | sequences waited at two readings, or KV cache from 85 % on | one more than has begun (and 1/64) |
+//! | some waited at two readings, or KV cache from 85 % on | one more than has begun (and 1/64) |
 //! | preemptions, or KV cache from 95 % on | what has begun, below a cap an eighth lower |
 //!
 //! What had begun when the engine was last found full is given back to it at once after a lull. A
 //! unit that waited in a full engine for too long is withdrawn; then there is no look-ahead for a
-//! while, longer each time, until one begins. The cap rises again by eighths while nothing waits. A
-//! reading that fails changes nothing; when several do, what ends is replaced again. There is always
-//! one place, and never more than the policy's maximum.
+//! while, longer each time, until one begins. The cap rises again by eighths while nothing waits.
+//! A reading that fails changes nothing; when several do, what ends is replaced again. There is
+//! always one place, and never more than the policy's maximum.
 
 use crate::engine::EngineLoad;
 
@@ -36,10 +36,14 @@ const READINGS_NEEDED: u32 = 2;
 /// Failed readings in a row after which an overfull engine is taken for a full one.
 const MISSES_LIMIT: u32 = 5;
 
-/// Readings without a look-ahead after a unit was withdrawn, at first and at most: one unit in three
-/// minutes shows whether a full engine has room again.
+/// Readings without a look-ahead after a unit was withdrawn, at first and at most: one unit in
+/// three minutes shows whether a full engine has room again.
 const QUIET_FIRST: u32 = 10;
 const QUIET_MAX: u32 = 160;
+
+/// Filled and full readings in a row, while no more begin, that show what an engine bears: at first
+/// it may only be busy with prompts.
+const READINGS_SETTLED: u32 = 30;
 
 /// What an agent has on one engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,6 +81,9 @@ pub(crate) struct AdmissionControl {
     preemptions: Option<u64>,
     /// Streams that had begun when it was last found full, or that have begun since.
     borne: Option<usize>,
+    /// What it was found to bear; the ceiling until then.
+    capacity: usize,
+    settled: u32,
     /// Readings that are left without a look-ahead, and how many after the next withdrawal.
     quiet_left: u32,
     quiet_next: u32,
@@ -94,6 +101,8 @@ impl AdmissionControl {
             misses: 0,
             preemptions: None,
             borne: None,
+            capacity: ceiling,
+            settled: 0,
             quiet_left: 0,
             quiet_next: QUIET_FIRST,
         }
@@ -119,9 +128,10 @@ impl AdmissionControl {
         places.min(self.cap).clamp(1, self.ceiling)
     }
 
-    /// Streams that the engine is known to bear at a time: the ceiling until it was found full.
+    /// Streams that the engine is known to bear at a time: the ceiling until it was found full for
+    /// long.
     pub(crate) fn capacity(&self) -> usize {
-        self.borne.map_or(self.ceiling, |borne| borne.clamp(1, self.ceiling))
+        self.capacity
     }
 
     /// Takes in a reading; `held` is what this agent has there.
@@ -129,17 +139,11 @@ impl AdmissionControl {
         let (Some(_), Some(waiting)) = (load.running, load.waiting) else { return };
         self.misses = 0;
         self.quiet_left = self.quiet_left.saturating_sub(1);
-        if self.borne.is_some_and(|borne| held.begun > borne) {
-            self.quiet_next = QUIET_FIRST;
-        }
         let before = std::mem::replace(&mut self.preemptions, load.preemptions);
         let has_preempted = before.zip(load.preemptions).is_some_and(|(was, is)| is > was);
         let kv_cache_use = load.kv_cache_use.unwrap_or(0.0);
         let is_kv_full = kv_cache_use >= KV_FULL;
-        self.borne = match self.borne {
-            _ if has_preempted || is_kv_full || waiting > 0 => Some(held.begun),
-            borne => borne.map(|borne| borne.max(held.begun)),
-        };
+        self.note_borne(has_preempted || is_kv_full || waiting > 0, held);
         if has_preempted || kv_cache_use >= KV_OVERFULL {
             self.shrink(held.streams);
             self.turn(Pressure::Overfull);
@@ -149,6 +153,30 @@ impl AdmissionControl {
         if self.pressure == Pressure::Open && waiting == 0 && held.streams >= self.cap {
             self.cap = (self.cap + (self.cap / 8).max(1)).min(self.ceiling);
         }
+    }
+
+    /// Remembers what it bears, from the pressure until now and a reading that shows it full or not.
+    fn note_borne(&mut self, is_full: bool, held: EngineHeld) {
+        let has_grown = self.borne.is_some_and(|borne| held.begun > borne);
+        if has_grown {
+            self.quiet_next = QUIET_FIRST;
+        }
+        let was_full = matches!(self.pressure, Pressure::Full | Pressure::Overfull);
+        let is_filled = was_full && held.streams >= self.places(held.begun);
+        if has_grown || !was_full {
+            self.settled = 0;
+        } else if is_filled {
+            self.settled += 1;
+        }
+        if is_full {
+            self.borne = Some(held.begun);
+        } else {
+            self.borne = self.borne.map(|borne| borne.max(held.begun));
+        }
+        if self.settled >= READINGS_SETTLED && is_filled {
+            self.capacity = held.begun.clamp(1, self.ceiling);
+        }
+        self.capacity = self.capacity.max(held.begun.min(self.ceiling));
     }
 
     /// A reading failed: what is known goes on to count.

@@ -39,7 +39,7 @@ impl EngineMetrics {
             ),
             expert_balance: gauges(
                 "expert_balance_ratio",
-                "Load of the mean expert rank by that of the busiest over the last 10 s; 1 is even.",
+                "Load of the mean expert rank by that of the busiest, last 10 s; 1 is even.",
             ),
             places: gauges("places", "Streams that an engine may have now."),
             preemptions: counters(

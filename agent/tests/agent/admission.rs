@@ -179,8 +179,8 @@ async fn load_and_streams_are_told_in_metrics_and_records() {
     .await;
     let page = body_of(address, "/metrics").await;
     let value = |series: &str| {
-        let lines = page.lines().filter_map(|line| line.strip_prefix(series));
-        let value = lines.last().unwrap_or_else(|| panic!("{series} is not in {page}"));
+        let value = page.lines().find_map(|line| line.strip_prefix(series));
+        let value = value.unwrap_or_else(|| panic!("{series} is not in {page}"));
         value.trim().parse::<f64>().expect("a number")
     };
     assert_eq!(value("ebbtide_engine_running_sequences{engine=\"0\"}"), 8.0);

@@ -56,8 +56,8 @@ pub struct RolloutPolicy {
     pub min_replicas: u32,
     /// `maxReplicas`: required, 1 to what the pools hold.
     pub max_replicas: u32,
-    /// `concurrencyPerReplica`: most samples in flight on one replica; how many there are follows the
-    /// load of its engines. Default 256, 1 to 65536.
+    /// `concurrencyPerReplica`: most samples in flight on one replica; how many there are follows
+    /// the load of its engines. Default 256, 1 to 65536.
     pub concurrency_per_replica: u32,
     /// `pools`: where its nodes come from, in the order of preference. Required.
     pub pools: Vec<PoolName>,

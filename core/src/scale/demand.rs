@@ -146,8 +146,8 @@ fn replicas_for_work(
     replicas
 }
 
-/// Samples that one replica has in flight at most: what the replicas in service are known to bear on
-/// the average, which the policy bounds, and its number while none of them tells.
+/// Samples that one replica has in flight at most: what the replicas in service are known to bear
+/// on the average, which the policy bounds, and its number while none of them tells.
 fn samples_per_replica(terms: &SizingTerms, observation: &Observation) -> u32 {
     let most = terms.concurrency_per_replica.max(1);
     let replicas = observation.replicas.known().map_or(&[][..], Vec::as_slice);

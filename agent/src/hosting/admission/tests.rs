@@ -165,18 +165,29 @@ fn overfull_engine_whose_readings_fail_gets_what_it_finishes_again() {
 }
 
 #[test]
-fn capacity_is_what_had_begun_when_the_engine_was_found_full() {
+fn capacity_is_what_an_engine_bore_that_was_full_for_long() {
     let mut control = AdmissionControl::new(256);
-    control.note(&load(100, 0, 0.5), begun(100));
-    assert_eq!(control.capacity(), 256, "no limit was found");
-    control.note(&load(100, 10, 0.5), EngineHeld { streams: 110, ..begun(100) });
+    let full = EngineHeld { streams: 110, ..begun(100) };
+    (0..READINGS_SETTLED).for_each(|_| control.note(&load(100, 10, 0.5), full));
+    assert_eq!(control.capacity(), 256, "it may only be busy with prompts");
+    (0..2).for_each(|_| control.note(&load(100, 10, 0.5), full));
     assert_eq!(control.capacity(), 100);
-    control.note(&load(3, 0, 0.1), begun(3));
+    (0..99).for_each(|_| control.note(&load(3, 0, 0.1), begun(3)));
     assert_eq!(control.capacity(), 100, "the queue was empty, which shows nothing");
     control.note(&load(120, 0, 0.5), begun(120));
     assert_eq!(control.capacity(), 120);
-    control.note(&load(90, 0, 0.9), begun(90));
+    (0..99).for_each(|_| control.note(&load(90, 0, 0.9), EngineHeld { streams: 92, ..begun(90) }));
     assert_eq!(control.capacity(), 90);
+}
+
+#[test]
+fn engine_that_grows_while_it_is_full_has_shown_no_limit() {
+    let mut control = AdmissionControl::new(256);
+    for begun_now in 8..200 {
+        let held = EngineHeld { streams: begun_now + 5, ..begun(begun_now) };
+        control.note(&load(begun_now, 5, 0.2), held);
+        assert_eq!(control.capacity(), 256);
+    }
 }
 
 #[test]
