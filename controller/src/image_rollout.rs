@@ -75,7 +75,7 @@ impl ImageRollout {
 
     async fn look(&self, view: &ControlView, speeds: &mut Speeds) -> Result<(), GroupError> {
         let pods = timeout(CALL_LIMIT, self.groups.leaders()).await;
-        let pods = pods.unwrap_or_else(|_| Err(GroupError::Silent))?;
+        let pods = pods.unwrap_or(Err(GroupError::Silent))?;
         for (pod, verdict) in speeds.judge(&pods, view) {
             let is_news = pod.told.as_deref() != Some(verdict.as_str());
             if !is_news {
