@@ -145,6 +145,7 @@ fn reading_of(replica: &ReplicaId, view: &ControlView) -> Option<Reading> {
     }
     Some(Reading {
         tokens_per_second: members().map(|node| node.tokens_per_second).sum(),
-        in_flight: members().map(|node| node.in_flight).sum(),
+        // Those that make the tokens, where that is told: not those that still wait in the engine.
+        in_flight: members().map(|node| node.generating.unwrap_or(node.in_flight)).sum(),
     })
 }

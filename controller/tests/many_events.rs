@@ -8,6 +8,7 @@ use std::time::Duration;
 use ebbtide_controller::capacity::local::{LocalCapacity, LocalPool};
 use ebbtide_controller::controller::{ControllerConfig, EventParts, Outside, QueueSource, run};
 use ebbtide_controller::events::memory::MemoryEventQueue;
+use ebbtide_controller::image_rollout::NoGroups;
 use ebbtide_controller::leader::MemoryLease;
 use ebbtide_controller::metrics::Metrics;
 use ebbtide_controller::policy_source::PolicySource;
@@ -95,6 +96,7 @@ fn start_controller(queue: &WorkQueue, inbox: &MemoryEventQueue, metrics: &Metri
         capacity: Arc::new(LocalCapacity::new(vec![pool], Duration::ZERO, wall_clock_now)),
         events: EventParts { inbox: Some(Arc::new(inbox.clone())), ..EventParts::default() },
         leader: Arc::new(MemoryLease::default().candidate()),
+        groups: Arc::new(NoGroups),
         metrics: metrics.clone(),
         status: ControllerStatus::default(),
         now: wall_clock_now,

@@ -268,10 +268,7 @@ impl<'a> NodePlan<'a> {
     /// As [`NodePlan::start_at`], with further engines on the node.
     pub fn start_beside(self, place: Place, others: &[EngineEmulator]) -> Node {
         let mut outside = self.outside(&place);
-        let engine = |other: &EngineEmulator| VllmEngine::new(&other.base_url()).expect("a URL");
-        outside
-            .engines
-            .extend(others.iter().map(|other| Arc::new(engine(other)) as Arc<dyn Engine>));
+        outside.engines.extend(others.iter().map(driver));
         let config = self.config;
         let name = config.node().clone();
         let agent = Agent::new(config, outside);
@@ -281,8 +278,7 @@ impl<'a> NodePlan<'a> {
     }
 
     pub fn outside(&self, place: &Place) -> Outside {
-        let engine = || DetectedEngine::new(&place.engine.base_url()).expect("a URL");
-        let engines = self.has_engine.then(|| Arc::new(engine()) as Arc<dyn Engine>);
+        let engines = self.has_engine.then(|| driver(&place.engine));
         Outside {
             imds: Some(ImdsClient::new(&place.imds.base_url()).expect("a URL")),
             engines: engines.into_iter().collect(),
@@ -292,6 +288,10 @@ impl<'a> NodePlan<'a> {
             ..Outside::with_queue(self.queue.clone())
         }
     }
+}
+
+fn driver(engine: &EngineEmulator) -> Arc<dyn Engine> {
+    Arc::new(DetectedEngine::new(&engine.base_url()).expect("a URL"))
 }
 
 /// The emulators of a node.

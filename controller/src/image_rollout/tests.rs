@@ -1,9 +1,7 @@
 //! Groups that have to show their speed, on paused time.
 
-use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::image_rollout::WINDOW_READINGS;
 use ebbtide_core::time::UnixMillis;
-use ebbtide_queue::control::NodeRole;
 use tokio::sync::watch;
 
 use super::memory::MemoryGroups;
@@ -24,26 +22,15 @@ fn pod(index: u32, revision: &str) -> LeaderPod {
 
 /// Two nodes of a group, one of which has all the work.
 fn nodes(index: u32, tokens_per_second: f64, in_flight: u32) -> Vec<NodeRecord> {
-    let node = |member: u32| NodeRecord {
-        node: format!("n{index}-{member}").parse().expect("valid"),
-        holder: format!("n{index}-{member}/boot/agent-1").parse().expect("valid"),
-        replica: format!("ep-{index}").parse().expect("valid"),
-        role: NodeRole::Rollout,
-        instance_id: None,
-        zone: None,
-        instance_type: None,
-        market: None,
-        state: NodeState::Ready,
-        fabric: FabricVerdict::NotApplicable,
-        in_flight: if member == 0 { in_flight } else { 0 },
-        tokens_per_second: if member == 0 { tokens_per_second } else { 0.0 },
-        weights_version: None,
-        notice_kind: None,
-        notice_deadline: None,
-        pods_left: None,
-        idle_since: None,
-        drained_for: None,
-        heartbeat: UnixMillis(0),
+    let node = |member: u32| {
+        let holder = format!("n{index}-{member}/boot/agent-1").parse().expect("valid");
+        let has_work = member == 0;
+        NodeRecord {
+            replica: format!("ep-{index}").parse().expect("valid"),
+            in_flight: if has_work { in_flight } else { 0 },
+            tokens_per_second: if has_work { tokens_per_second } else { 0.0 },
+            ..NodeRecord::new(holder, NodeState::Ready)
+        }
     };
     vec![node(0), node(1)]
 }
