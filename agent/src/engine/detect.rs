@@ -111,7 +111,7 @@ impl Engine for DetectedEngine {
     }
 
     async fn load(&self) -> Result<EngineLoad, EngineError> {
-        self.driver()?.load().await
+        self.detect().await?.load().await
     }
 
     async fn generate(&self, call: GenerateCall) -> Result<TokenStream, EngineError> {

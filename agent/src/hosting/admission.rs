@@ -155,7 +155,7 @@ impl AdmissionControl {
         }
     }
 
-    /// Remembers what it bears, from the pressure until now and a reading that shows it full or not.
+    /// Remembers what it bears: by the pressure until now and by whether this reading is full.
     fn note_borne(&mut self, is_full: bool, held: EngineHeld) {
         let has_grown = self.borne.is_some_and(|borne| held.begun > borne);
         if has_grown {
