@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use ebbtide_agent::kubernetes::KubePods;
 use ebbtide_agent::marks::KubeMarks;
-use ebbtide_harness::{ControlPlane, NodeSpec, Redis};
+use ebbtide_harness::{ControlPlane, Figures, NodeSpec, Redis, percentile_ms};
 use futures::future::try_join_all;
 
 use super::arguments::Sizes;
 use super::faulty::{Fault, Faulty, client};
 use super::hand_back;
-use super::report::{Figures, percentile_ms};
 
 const STATES: [(&str, Fault, &str); 4] = [
     ("in-order", Fault::None, "apiServerNoticeToHandedBackP99Ms"),

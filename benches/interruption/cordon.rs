@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use ebbtide_agent::kubernetes::KubePods;
 use ebbtide_agent::marks::KubeMarks;
-use ebbtide_harness::{ControlPlane, NodeSpec, Redis};
+use ebbtide_harness::{ControlPlane, Figures, NodeSpec, Redis, percentile_ms};
 use futures::{Stream, TryStreamExt};
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use kube::Api;
@@ -17,7 +17,6 @@ use rand::RngExt;
 use super::arguments::Sizes;
 use super::faulty::client;
 use super::node::Node;
-use super::report::{Figures, percentile_ms};
 use super::seed;
 
 const RUN: &str = "cordon";

@@ -6,12 +6,11 @@
 //! acknowledged the last of its units.
 
 use anyhow::{bail, ensure};
-use ebbtide_harness::Redis;
+use ebbtide_harness::{Figures, Redis, percentile_ms};
 use futures::future::try_join_all;
 
 use super::arguments::Sizes;
 use super::node::{Node, Streams, UNITS};
-use super::report::{Figures, percentile_ms};
 use super::seed;
 
 const NODES: usize = 125;

@@ -9,14 +9,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, ensure};
 use ebbtide_agent::AgentHandle;
 use ebbtide_core::ids::ReplicaId;
-use ebbtide_harness::Redis;
+use ebbtide_harness::{Figures, Redis, percentile_ms};
 use ebbtide_queue::client::WorkQueue;
 use futures::future::try_join_all;
 use rand::RngExt;
 
 use super::arguments::Sizes;
 use super::node::{Node, STORED_TOKENS, Streams, UNITS};
-use super::report::{Figures, percentile_ms};
 use super::seed;
 
 const MEMBERS: usize = 8;

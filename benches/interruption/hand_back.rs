@@ -10,14 +10,13 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use ebbtide_agent::{AgentConfig, Outside};
-use ebbtide_harness::Redis;
+use ebbtide_harness::{Figures, Redis, percentile_ms};
 use ebbtide_queue::client::WorkQueue;
 use futures::future::try_join_all;
 use rand::RngExt;
 
 use super::arguments::Sizes;
 use super::node::{HandBack, Node, STORED_TOKENS, Streams, UNITS};
-use super::report::{Figures, percentile_ms};
 use super::seed;
 
 /// See the module.

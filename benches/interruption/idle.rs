@@ -1,8 +1,8 @@
 //! What an agent costs that has nothing to do: the binary itself, on a real API server and Redis,
 //! with an engine that no unit waits for, no notice, and a controller that is heard.
 //!
-//! Memory is what is resident at the end (`VmRSS`), CPU is the run time of all threads
-//! (`/proc/PID/task/*/schedstat`, in ns), requests are counted by the metadata service.
+//! Memory is what is resident at the end, CPU is the run time of all threads, requests are counted
+//! by the metadata service.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,11 +10,10 @@ use std::time::Duration;
 use anyhow::Context;
 use ebbtide_agent::emulator::imds::path;
 use ebbtide_agent::emulator::{EngineConfig, EngineEmulator, ImdsEmulator, InstanceIdentity};
-use ebbtide_harness::{ControlPlane, NodeSpec, Program, Redis};
+use ebbtide_harness::{ControlPlane, Figures, NodeSpec, Program, Redis, cpu_time, resident_mib};
 use ebbtide_queue::client::{QueueError, WorkQueue};
 
 use super::arguments::Sizes;
-use super::report::Figures;
 use super::seed;
 
 const NODE: &str = "node-0";
@@ -58,7 +57,6 @@ pub async fn measure(program: &Path, sizes: &Sizes, figures: &mut Figures) -> an
     agent.ready(&format!("http://{listen}/readyz"), Duration::from_secs(60)).await?;
     tokio::time::sleep(SETTLING).await;
     let process = agent.process_id().context("the agent has ended")?;
-    let process = Path::new("/proc").join(process.to_string());
     println!("idle: an agent is watched for {} s", sizes.idle.as_secs());
     let requests = |imds: &ImdsEmulator| -> u64 {
         let all = [
@@ -77,15 +75,15 @@ pub async fn measure(program: &Path, sizes: &Sizes, figures: &mut Figures) -> an
         ];
         all.iter().map(|path| imds.handle().requests(path)).sum()
     };
-    let (cpu_before, requests_before) = (cpu(&process)?, requests(&imds));
+    let (cpu_before, requests_before) = (cpu_time(process)?, requests(&imds));
     let queue = seed::queue(&redis, RUN).await?;
     let watched = tokio::time::timeout(sizes.idle, beat_as_a_controller(&queue)).await;
     if let Ok(failed) = watched {
         failed?;
     }
-    let used = cpu(&process)? - cpu_before;
+    let used = cpu_time(process)? - cpu_before;
     let asked = requests(&imds) - requests_before;
-    figures.set("idleRssMiB", resident_kib(&process)? / 1024.0);
+    figures.set("idleRssMiB", resident_mib(process)?);
     figures.set("idleCpuPercent", used.as_secs_f64() / sizes.idle.as_secs_f64() * 100.0);
     figures.set("imdsRequestsPerSecond", asked as f64 / sizes.idle.as_secs_f64());
     figures.set("idleSeconds", sizes.idle.as_secs_f64());
@@ -99,22 +97,4 @@ async fn beat_as_a_controller(queue: &WorkQueue) -> Result<(), QueueError> {
         ticks.tick().await;
         queue.beat_reaper().await?;
     }
-}
-
-/// How long the process has run on any core.
-fn cpu(process: &Path) -> anyhow::Result<Duration> {
-    let mut all = Duration::ZERO;
-    for thread in std::fs::read_dir(process.join("task"))? {
-        let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
-        let run = text.split(' ').next().context("schedstat has no run time")?;
-        all += Duration::from_nanos(run.parse()?);
-    }
-    Ok(all)
-}
-
-fn resident_kib(process: &Path) -> anyhow::Result<f64> {
-    let text = std::fs::read_to_string(process.join("status"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let number = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    number.context("VmRSS is missing")?.trim().parse().context("VmRSS is no number")
 }

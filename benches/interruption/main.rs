@@ -22,16 +22,18 @@ mod node;
 mod report;
 mod seed;
 
+use std::path::Path;
+
 use anyhow::ensure;
 use arguments::{Arguments, Part};
 use clap::Parser;
-use report::Figures;
+use ebbtide_harness::Figures;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let sizes = arguments.sizes();
-    let mut figures = Figures::default();
+    let mut figures = Figures::new("interruption", &report::ROWS);
     let mut failed = Vec::new();
     for part in arguments.parts() {
         let measured = match part {
@@ -49,7 +51,7 @@ async fn main() -> anyhow::Result<()> {
         }
     }
     println!("{}", figures.table());
-    figures.write()?;
+    figures.write(Path::new(env!("CARGO_MANIFEST_DIR")))?;
     ensure!(failed.is_empty(), "not measured: {failed:?}");
     Ok(())
 }

@@ -1,14 +1,9 @@
-//! Figures by their key, beside their goals, as a table and as a file.
+//! The figures of this benchmark.
 
-use std::fmt::Write;
-use std::path::Path;
-use std::time::Duration;
+use ebbtide_harness::FigureRow;
 
-use anyhow::Context;
-use serde_json::{Map, Value, json};
-
-/// Figures: the words for them, the key, the goal ("at most") where there is one.
-const ROWS: [(&str, &str, Option<f64>); 24] = [
+/// The words, the key, the goal where there is one.
+pub const ROWS: [FigureRow; 24] = [
     (
         "notice to the last of 64 units handed back, median, ms",
         "noticeToHandedBackP50Ms",
@@ -42,55 +37,3 @@ const ROWS: [(&str, &str, Option<f64>); 24] = [
     ("idle agent: metadata requests per second", "imdsRequestsPerSecond", Some(3.0)),
     ("idle agent: watched for, s", "idleSeconds", None),
 ];
-
-/// See the module.
-#[derive(Debug, Default)]
-pub struct Figures(Map<String, Value>);
-
-impl Figures {
-    /// Sets one figure.
-    pub fn set(&mut self, key: &str, value: f64) {
-        assert!(ROWS.iter().any(|row| row.1 == key), "{key} has no row");
-        println!("{key} = {value:.3}");
-        self.0.insert(key.to_owned(), json!((value * 1_000.0).round() / 1_000.0));
-    }
-
-    /// One line a figure: the words, the value, the goal and whether it holds.
-    pub fn table(&self) -> String {
-        let mut text = format!("{:66}{:>10}{:>12}\n", "", "measured", "at most");
-        for (words, key, goal) in ROWS {
-            let Some(value) = self.0.get(key).and_then(Value::as_f64) else { continue };
-            let goal = goal.map_or(String::new(), |goal| {
-                format!("{goal:>12}{}", if value <= goal { "" } else { "  missed" })
-            });
-            let _ = writeln!(text, "{words:66}{value:>10.3}{goal}");
-        }
-        text
-    }
-
-    /// Writes `target/bench/interruption.json`; what was not measured is there as null.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub fn write(&self) -> anyhow::Result<()> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bench");
-        let path = folder.join("interruption.json");
-        let all = ROWS.map(|row| (row.1, self.0.get(row.1).cloned().unwrap_or_default()));
-        let all: Map<String, Value> =
-            all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        let text = serde_json::to_string_pretty(&all)?;
-        let problem = || format!("cannot write {}", path.display());
-        std::fs::create_dir_all(&folder).with_context(problem)?;
-        std::fs::write(&path, text + "\n").with_context(problem)?;
-        println!("written: target/bench/interruption.json");
-        Ok(())
-    }
-}
-
-/// The smallest of the values that so many percent of them do not exceed, in ms.
-pub fn percentile_ms(values: &[Duration], percent: usize) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort();
-    let rank = (sorted.len() * percent).div_ceil(100).max(1);
-    sorted.get(rank - 1).map_or(f64::NAN, |value| value.as_secs_f64() * 1_000.0)
-}

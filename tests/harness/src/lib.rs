@@ -14,6 +14,7 @@
 //! | nodes that the real Karpenter makes and takes away | [`Karpenter::start`], [`InstanceType`] |
 //! | `kubectl`, `helm` | [`ControlPlane::kubectl`], [`ControlPlane::helm`] |
 //! | a program under test, as a process | [`Program::options`] |
+//! | figures of a benchmark, and what a process costs | [`Figures`], [`cpu_time`], [`resident_mib`] |
 //! | to wait for an event, with a bound | [`until`] |
 //!
 //! Every start returns a `Result`; wrap it in [`require!`], which decides what a missing part
@@ -28,6 +29,7 @@
 mod aemm;
 mod cluster;
 mod error;
+mod figures;
 mod folder;
 mod http;
 mod locate;
@@ -52,6 +54,7 @@ pub use cluster::{
     PATIENT_POD_ANNOTATION, SharedControlPlane,
 };
 pub use error::{Error, Missing};
+pub use figures::{FigureRow, Figures, cpu_time, percentile_ms, resident_mib};
 pub use folder::sweep_ended_runs;
 pub use locate::Located;
 pub use moto::Moto;
