@@ -1,4 +1,4 @@
-//! What the chart makes of `workers.groups`, as text: sizes, flags, environment, and what it refuses.
+//! What the chart makes of `workers.groups`, as text: sizes, flags, environment, refusals.
 
 use std::fs;
 use std::process::Command;
