@@ -14,7 +14,7 @@
 //! | nodes that the real Karpenter makes and takes away | [`Karpenter::start`], [`InstanceType`] |
 //! | `kubectl`, `helm` | [`ControlPlane::kubectl`], [`ControlPlane::helm`] |
 //! | a program under test, as a process | [`Program::options`] |
-//! | figures of a benchmark, and what a process costs | [`Figures`], [`cpu_time`], [`resident_mib`] |
+//! | figures of a benchmark, costs of a process | [`Figures`], [`cpu_time`], [`resident_mib`] |
 //! | to wait for an event, with a bound | [`until`] |
 //!
 //! Every start returns a `Result`; wrap it in [`require!`], which decides what a missing part

@@ -283,7 +283,24 @@ impl Running {
     pub async fn wait_until(&self, what: &str, is_wanted: impl Fn(&AgentHandle) -> bool) {
         // Some tests here share two cores with two control planes.
         let waited = tokio::time::timeout(2 * EVENT_LIMIT, self.agent.wait_until(is_wanted)).await;
-        waited.unwrap_or_else(|_| panic!("the agent must be {what}"));
+        if waited.is_err() {
+            panic!("the agent must be {what}: {}", self.describe().await);
+        }
+    }
+
+    /// What the agent says about itself.
+    async fn describe(&self) -> String {
+        let ready = match reqwest::get(format!("http://{}/readyz", self.address)).await {
+            Ok(answer) => format!("{}: {:?}", answer.status(), answer.text().await),
+            Err(error) => error.to_string(),
+        };
+        let (agent, has_ended) = (&self.agent, self.task.is_finished());
+        format!(
+            "{:?}, ended {has_ended}, /readyz {ready}, {:?}, engine {:?}",
+            agent.state(),
+            agent.membership(),
+            self.engine.handle().counts(),
+        )
     }
 
     /// Enqueues four long units and waits until tokens of them are stored.
