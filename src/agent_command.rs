@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
@@ -13,6 +14,7 @@ use ebbtide_agent::marks::{KubeMarks, NoMarks, NodeMarks};
 use ebbtide_agent::{AgentConfig, ImdsClient, Outside, QueueAccess, Webhook, agent_holder};
 use ebbtide_core::ids::{NodeName, ReplicaId, RunId};
 use ebbtide_core::policy::FleetPolicy;
+use ebbtide_core::policy::duration::parse_duration;
 use ebbtide_queue::control::NodeRole;
 
 use crate::agent_terms;
@@ -55,6 +57,15 @@ pub struct AgentArgs {
     /// An engine on this node, vLLM or SGLang; may be given several times
     #[arg(long = "engine", env = "EBBTIDE_ENGINES", value_name = "URL", value_delimiter = ',')]
     engines: Vec<String>,
+    /// Where engines find the weights of a version before they ask the store: a path in their own
+    /// containers, such as /weights/{sha256}; {version}, {sha256} and {run} are filled in
+    #[arg(long, env = "EBBTIDE_WEIGHTS_CACHE", value_name = "PATH")]
+    weights_cache: Option<String>,
+    /// How long the trainer may take to push weights to an engine that is too old, until the agent
+    /// has it load them
+    #[arg(long, env = "EBBTIDE_WEIGHTS_GRACE", value_name = "TIME", default_value = "30s",
+        value_parser = parse_duration)]
+    weights_grace: Duration,
     /// Where to serve /healthz, /readyz, /drained and /metrics
     #[arg(long, env = "EBBTIDE_LISTEN", default_value = "0.0.0.0:9464")]
     listen: SocketAddr,
@@ -121,6 +132,8 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     config.concurrency_per_engine = config.concurrency_per_engine.div_ceil(engines);
     config.listen = Some(args.listen);
     config.socket = args.socket.clone();
+    config.weights.cache = args.weights_cache.clone();
+    config.weights.grace = args.weights_grace;
     if let Some(replica) = args.replica.clone() {
         config = config.with_replica(replica);
         config.leads_replica |= args.leads_replica;

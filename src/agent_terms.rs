@@ -27,6 +27,7 @@ pub fn apply(policy: &FleetPolicy, config: &mut AgentConfig) {
         evict: policy.drain.evict,
         on_blocked_eviction: policy.drain.on_blocked_eviction,
     };
+    config.weights.max_lag = u64::from(policy.staleness.max_lag);
     let price = |pool: &Pool| {
         Some(NodePrice {
             instance_type: pool.instance_type.as_ref().map(ToString::to_string),

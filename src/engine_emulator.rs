@@ -66,6 +66,12 @@ pub struct Arguments {
     /// Weights label at the start; Ebbtide wants a policy version in decimal
     #[arg(long, default_value = "default")]
     weights_label: String,
+    /// How long it takes to load weights, such as 30s
+    #[arg(long, default_value = "0s", value_parser = parse_duration)]
+    load_time: Duration,
+    /// Fail to load weights from places that begin so, such as /weights or s3:
+    #[arg(long, value_name = "BEGINNING")]
+    unreadable_weights: Option<String>,
     /// On Ctrl-C or SIGTERM, how long running streams may still take; 0s breaks them off
     #[arg(long, default_value = "0s", value_parser = parse_duration)]
     shutdown_timeout: Duration,
@@ -199,6 +205,7 @@ impl Arguments {
             slowdown_per_stream: self.slowdown_per_stream,
             max_running: self.max_running,
             start_after: self.start_after,
+            load_takes: self.load_time,
             lengths: ResponseLengths { mean: self.mean_length, spread: self.length_spread },
             seed: self.seed,
             weights_label: self.weights_label.clone(),
@@ -220,6 +227,7 @@ impl Arguments {
         }
         handle.set_ignores_aborts(self.ignore_aborts);
         handle.set_ignores_labels(self.ignore_labels);
+        handle.set_unreadable_weights(self.unreadable_weights.as_deref());
         handle.set_omits_done(self.omit_done);
         handle.set_leaves_open(self.leave_open);
         if self.paused {

@@ -163,6 +163,7 @@ impl Agent {
             standing: watch::Sender::new(NodeStanding::default()),
             identity: Mutex::new(InstanceFacts::default()),
             run_version: watch::Sender::new(PolicyVersion::default()),
+            published: watch::Sender::default(),
             queue_answered_at: watch::Sender::new(None),
             is_reclaimed: watch::Sender::new(false),
             straggler: watch::Sender::default(),

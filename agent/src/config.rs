@@ -43,6 +43,8 @@ pub struct AgentConfig {
     pub lease: LeaseTerms,
     /// Terms of drains.
     pub drain: DrainTerms,
+    /// What is done about engines whose weights are too old.
+    pub weights: WeightsTerms,
     /// What nodes cost, by the policy's pools; for closing reports.
     pub prices: Vec<NodePrice>,
     /// How often things are done.
@@ -67,6 +69,7 @@ impl AgentConfig {
             fabric: FabricVerdict::NotApplicable,
             lease: LeaseTerms::default(),
             drain: DrainTerms::default(),
+            weights: WeightsTerms::default(),
             prices: Vec::new(),
             pace: Pace::default(),
             listen: None,
@@ -167,6 +170,32 @@ impl Default for DrainTerms {
             grace: Duration::from_secs(5),
             evict: true,
             on_blocked_eviction: BlockedEviction::Delete,
+        }
+    }
+}
+
+/// What is done about engines whose weights are too old for the run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeightsTerms {
+    /// Versions that an engine may be behind the run and still get work. Default 0.
+    pub max_lag: u64,
+    /// How long an engine may be too old before it is brought to the run's version: the trainer may
+    /// be about to push. Default 30 s.
+    pub grace: Duration,
+    /// Where engines find weights before they ask the store, a path in their containers in which
+    /// `{version}`, `{sha256}` and `{run}` are filled in; none: there is no such place.
+    pub cache: Option<String>,
+    /// Time limit of one load. Default 30 min.
+    pub load_limit: Duration,
+}
+
+impl Default for WeightsTerms {
+    fn default() -> Self {
+        Self {
+            max_lag: 0,
+            grace: Duration::from_secs(30),
+            cache: None,
+            load_limit: Duration::from_secs(1800),
         }
     }
 }

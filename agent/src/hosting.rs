@@ -13,6 +13,7 @@ mod siblings;
 mod streaming;
 mod tending;
 mod verdict;
+mod weights;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 use ebbtide_core::ids::PolicyVersion;
 use ebbtide_queue::client::{Backoff, Hint, LeaseTerms};
-use ebbtide_queue::command::Stage;
+use ebbtide_queue::command::{HandBackCause, Stage};
 use ebbtide_queue::reply::Grant;
 use futures::{FutureExt, poll};
 use tokio::task::{JoinSet, yield_now};
@@ -217,6 +218,10 @@ fn admit(
         for grant in grants {
             if !shared.gate.is_open() {
                 ledger.refuse(grant, &terms, shared.leaving_why(), now);
+                continue;
+            }
+            if slot.is_to_load() {
+                ledger.refuse(grant, &terms, HandBackCause::Weights.into(), now);
                 continue;
             }
             shared.metrics.tokens.note_continued(&grant);

@@ -175,6 +175,13 @@ impl Ledger {
         self.leave(units.iter(), leave, now)
     }
 
+    /// Lets every unit of an engine leave that is not ending already.
+    pub(crate) fn leave_engine(&mut self, engine: usize, leave: Leave, now: Instant) -> usize {
+        let units = self.units.iter().filter(|(_, unit)| unit.engine == engine);
+        let units: Vec<UnitId> = units.map(|(id, _)| id.clone()).collect();
+        self.leave(units.iter(), leave, now)
+    }
+
     /// The run's version has risen: units that restart under newer weights leave.
     pub(crate) fn note_run_version(
         &mut self,

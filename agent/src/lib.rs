@@ -32,7 +32,8 @@ mod workers;
 
 pub use agent::{Agent, AgentError, AgentHandle, AgentReport, Outside, run};
 pub use config::{
-    AgentConfig, DrainTerms, LeaseTerms, NodePrice, Pace, SHUTDOWN_LIMIT, agent_holder,
+    AgentConfig, DrainTerms, LeaseTerms, NodePrice, Pace, SHUTDOWN_LIMIT, WeightsTerms,
+    agent_holder,
 };
 pub use connect::{Connector, QueueAccess, connect_with_retries};
 pub use imds::{ImdsClient, ImdsError};

@@ -119,6 +119,11 @@ async fn exchange(
     shared.queue_answered_at.send_replace(Some(at));
     shared.queue_trouble.send_replace(None);
     shared.note_run_version(view.version.version);
+    shared.published.send_if_modified(|known| {
+        let is_new = *known != view.version;
+        known.clone_from(&view.version);
+        is_new
+    });
     reporter.server_clock = Some((view.now, at));
     shared.straggler.send_if_modified(|known| {
         let is_new = *known != view.straggler;

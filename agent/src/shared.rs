@@ -9,7 +9,7 @@ use ebbtide_core::policy::Market;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::command::{HandBack, HandBackCause};
-use ebbtide_queue::control::{DrainReason, StragglerRecord};
+use ebbtide_queue::control::{DrainReason, StragglerRecord, VersionRecord};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) identity: Mutex<InstanceFacts>,
     /// The highest policy version that the run was seen to have.
     pub(crate) run_version: watch::Sender<PolicyVersion>,
+    /// The published version as it was last read, with where its weights are.
+    pub(crate) published: watch::Sender<VersionRecord>,
     /// When the queue last answered; none before it did.
     pub(crate) queue_answered_at: watch::Sender<Option<Instant>>,
     /// The EP group that the node serves, by its engine pod's labels; none while that is unknown

@@ -256,6 +256,7 @@ fn all_values() -> Value {
         "listenAddress": "[::]",
         "agent": {
             "engines": ["http://$(NODE_IP):8000", "http://$(NODE_IP):8001"],
+            "weights": { "cache": "/weights/{sha256}", "grace": "1m" },
             "hostNetwork": false,
             "socket": { "enabled": true, "folder": "/run/rl/grpo" },
             "webhook": {

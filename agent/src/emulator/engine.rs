@@ -56,8 +56,10 @@ struct Engine {
     server: Server,
     scheduler: Mutex<Scheduler>,
     faults: Mutex<Faults>,
-    /// Where SGLang has loaded its weights from since the start.
+    /// Where it has loaded its weights from since the start.
     loaded_from: Mutex<Option<String>>,
+    /// Held while weights are loaded.
+    loading: tokio::sync::Mutex<()>,
     counts: watch::Sender<EngineCounts>,
     /// Wakes the clock of an idle engine.
     work_arrived: Notify,
@@ -80,6 +82,7 @@ impl EngineEmulator {
             scheduler: Mutex::new(Scheduler::new(&config)),
             faults: Mutex::default(),
             loaded_from: Mutex::default(),
+            loading: tokio::sync::Mutex::default(),
             counts: watch::Sender::default(),
             work_arrived: Notify::new(),
             ended: CancellationToken::new(),
@@ -133,6 +136,18 @@ impl Engine {
         if !lock(&self.faults).ignores_labels {
             self.change(|scheduler| scheduler.set_label(label));
         }
+    }
+
+    /// Takes the time of a load, and notes where the weights are from; says why it cannot.
+    async fn load_weights(&self, place: &str) -> Result<(), String> {
+        let _loading = self.loading.lock().await;
+        self.change(Scheduler::count_weight_load);
+        tokio::time::sleep(self.config.load_takes).await;
+        if lock(&self.faults).refuses_weights(place) {
+            return Err(format!("cannot find any model weights with `{place}`"));
+        }
+        *lock(&self.loaded_from) = Some(place.to_owned());
+        Ok(())
     }
 
     fn model_path(&self) -> String {

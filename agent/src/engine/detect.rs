@@ -5,6 +5,7 @@
 //! stays, as one failed probe says little and streams are still to be ended.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -12,7 +13,7 @@ use serde::Deserialize;
 use super::server::{Server, unless_missing};
 use super::{
     Engine, EngineError, EngineFacts, EngineKind, EngineLoad, GenerateCall, RequestId,
-    SglangEngine, TokenStream, VllmEngine,
+    SglangEngine, TokenStream, VllmEngine, WeightsAt,
 };
 
 /// A route that vLLM alone has.
@@ -123,6 +124,10 @@ impl Engine for DetectedEngine {
 
     async fn abort(&self, requests: &[RequestId]) -> Result<(), EngineError> {
         self.driver()?.abort(requests).await
+    }
+
+    async fn load_weights(&self, weights: &WeightsAt, limit: Duration) -> Result<(), EngineError> {
+        self.driver()?.load_weights(weights, limit).await
     }
 
     fn address(&self) -> &str {

@@ -129,6 +129,43 @@ async fn weights_that_change_in_mid_stream_are_told_by_span_and_abort_nothing() 
 }
 
 #[tokio::test]
+async fn engine_loads_weights_by_itself_and_takes_their_label_only_then() {
+    let weights = |place: &str| WeightsAt { version: PolicyVersion(8), place: place.to_owned() };
+    let limit = Duration::from_secs(5);
+    for (emulator, engine) in all_started(|config| config.weights_label = "7".to_owned()).await {
+        let handle = emulator.handle();
+        handle.set_unreadable_weights(Some("/lost"));
+        let refused = engine.load_weights(&weights("/lost/8"), limit).await;
+        assert!(refused.is_err(), "{}", engine.kind());
+        assert_eq!(handle.weights_label(), "7", "{}", engine.kind());
+        assert_eq!(engine.load_weights(&weights("/kept/8"), limit).await, Ok(()));
+        let label = engine.probe().await.unwrap().weights_label;
+        assert_eq!((label.as_deref(), handle.counts().weight_loads), (Some("8"), 2));
+    }
+}
+
+#[tokio::test]
+async fn load_that_takes_too_long_is_given_up() {
+    let slow = |config: &mut EngineConfig| config.load_takes = Duration::from_secs(60);
+    let weights = WeightsAt { version: PolicyVersion(8), place: "/weights/8".to_owned() };
+    for (_emulator, engine) in all_started(slow).await {
+        let load = engine.load_weights(&weights, Duration::from_millis(200));
+        let given_up = timeout(LIMIT, load).await.unwrap();
+        assert!(matches!(given_up, Err(EngineError::Unreachable { .. })), "{given_up:?}");
+    }
+}
+
+#[tokio::test]
+async fn vllm_without_its_control_routes_names_what_to_set_and_loads_nothing() {
+    let config = EngineConfig { dev_mode: false, ..EngineConfig::default() };
+    let emulator = EngineEmulator::start(config).unwrap();
+    let engine = VllmEngine::new(&emulator.base_url()).unwrap();
+    let weights = WeightsAt { version: PolicyVersion(8), place: "/weights/8".to_owned() };
+    let problem = engine.load_weights(&weights, LIMIT).await.err().unwrap().to_string();
+    assert!(problem.contains("VLLM_SERVER_DEV_MODE=1"), "{problem}");
+}
+
+#[tokio::test]
 async fn engine_tells_version_weights_models_and_pause() {
     let change = |config: &mut EngineConfig| config.weights_label = "12".to_owned();
     for (emulator, engine) in all_started(change).await {

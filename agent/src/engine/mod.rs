@@ -13,8 +13,10 @@ mod sse;
 mod stream;
 mod vllm;
 
+use std::time::Duration;
+
 use async_trait::async_trait;
-use ebbtide_core::ids::{FencingToken, UnitId};
+use ebbtide_core::ids::{FencingToken, PolicyVersion, UnitId};
 use ebbtide_core::sample::{FinishReason, StopReason};
 use ebbtide_core::work::Sampling;
 use futures::stream::BoxStream;
@@ -54,6 +56,21 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// The engine is away or refuses the call.
     async fn abort(&self, requests: &[RequestId]) -> Result<(), EngineError>;
+
+    /// Has the engine load weights by itself; by default it has no call for that. Nothing may run
+    /// on it, and its label is the only proof that it did.
+    ///
+    /// # Errors
+    /// The engine is away, refuses the call, or has not loaded within `limit`. What it has then may
+    /// be neither the old weights nor the new ones.
+    async fn load_weights(
+        &self,
+        _weights: &WeightsAt,
+        _limit: Duration,
+    ) -> Result<(), EngineError> {
+        let problem = "it has no call that loads weights".to_owned();
+        Err(EngineError::Unable { address: self.address().to_owned(), problem })
+    }
 
     /// Base URL, for the trainer and for messages.
     fn address(&self) -> &str;
@@ -113,6 +130,15 @@ pub struct GenerateCall {
     pub token_ids: Vec<i32>,
     /// How to sample; `max_tokens` is what is left.
     pub sampling: Sampling,
+}
+
+/// Weights, where the engine itself can read them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeightsAt {
+    /// The policy version that they are.
+    pub version: PolicyVersion,
+    /// A path in the engine's container, or a URL that it can load from.
+    pub place: String,
 }
 
 /// What an engine says about itself.

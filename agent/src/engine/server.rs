@@ -91,6 +91,18 @@ impl Server {
         self.short_call(self.short.post(self.url(path)).json(body)).await.map(|_| ())
     }
 
+    /// Sends a call that may take up to `limit`, and gives its answer.
+    pub(super) async fn ask(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        limit: Duration,
+    ) -> Result<Bytes, EngineError> {
+        let response = self.long.post(self.url(path)).json(body).timeout(limit).send().await;
+        let response = accept(response.map_err(|error| self.unreachable(&error))?).await?;
+        response.bytes().await.map_err(|error| self.unreachable(&error))
+    }
+
     /// A generation call to `path`, to be completed and [opened](Self::open).
     pub(super) fn generation(&self, path: &str, body: &impl Serialize) -> RequestBuilder {
         self.long.post(self.url(path)).json(body)
@@ -178,12 +190,13 @@ async fn bounded_body(response: Response) -> Vec<u8> {
 }
 
 /// What an error body says, in whichever shape it came: `{"error":{"message":…}}`,
-/// `{"error":…}` or anything else.
+/// `{"error":…}`, `{"message":…}` or anything else.
 fn error_text(body: &[u8]) -> String {
     let document: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let told = |path: &str| document.as_ref()?.pointer(path)?.as_str().map(str::to_owned);
     told("/error/message")
         .or_else(|| told("/error"))
+        .or_else(|| told("/message"))
         .unwrap_or_else(|| String::from_utf8_lossy(body).trim().to_owned())
 }
 
@@ -208,6 +221,7 @@ mod tests {
         for (body, text) in [
             (r#"{"error":{"message":"too long","code":400}}"#, "too long"),
             (r#"{"error":"unknown field"}"#, "unknown field"),
+            (r#"{"success":false,"message":"no such path"}"#, "no such path"),
             (r#"{"detail":"Not Found"}"#, r#"{"detail":"Not Found"}"#),
             (" Internal Server Error\n", "Internal Server Error"),
             ("", ""),

@@ -8,6 +8,7 @@
 mod wire;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -18,6 +19,7 @@ use super::server::{Server, unless_missing};
 use super::stream::read_events;
 use super::{
     Engine, EngineError, EngineFacts, EngineKind, GenerateCall, Lack, RequestId, TokenStream,
+    WeightsAt,
 };
 
 /// Aborts that are under way at once: the engine takes one id a call.
@@ -151,6 +153,11 @@ impl Engine for SglangEngine {
         // Collected first: the closure of a stream that is built lazily is not general enough.
         let aborts: Vec<_> = aborts.collect();
         stream::iter(aborts).buffer_unordered(ABORTS_AT_ONCE).try_collect().await
+    }
+
+    async fn load_weights(&self, weights: &WeightsAt, limit: Duration) -> Result<(), EngineError> {
+        let body = wire::LoadBody::of(weights);
+        self.server.ask("/update_weights_from_disk", &body, limit).await.map(|_| ())
     }
 
     fn address(&self) -> &str {

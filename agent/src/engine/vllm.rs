@@ -9,15 +9,17 @@
 mod wire;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use self::wire::{CompletionBody, GenerateBody};
 use super::load::{self, EngineLoad};
-use super::server::{Server, is_closed, unless_missing};
+use super::server::{CALL_LIMIT, Server, is_closed, unless_missing};
 use super::stream::read_events;
 use super::{
     Engine, EngineError, EngineFacts, EngineKind, GenerateCall, Lack, RequestId, TokenStream,
+    WeightsAt,
 };
 
 /// Generation with token ids in and out, and weight versions.
@@ -130,6 +132,15 @@ impl VllmEngine {
         Ok(read_events(opened?, wire::read_event))
     }
 
+    /// What the cache holds was computed by the weights before.
+    async fn empty_prefix_cache(&self) -> Result<(), EngineError> {
+        let answer = self.server.ask("/reset_prefix_cache", &(), CALL_LIMIT).await?;
+        match serde_json::from_slice(&answer) {
+            Ok(wire::Done { success: true }) => Ok(()),
+            _ => Err(EngineError::malformed("success: true of /reset_prefix_cache", &answer)),
+        }
+    }
+
     async fn send_abort(&self, path: &str, ids: &[String]) -> Result<(), EngineError> {
         self.server.post(path, &serde_json::json!({ "request_ids": ids })).await
     }
@@ -184,6 +195,21 @@ impl Engine for VllmEngine {
             return Err(self.server.unable(problem));
         }
         answer
+    }
+
+    /// The label comes last: without a load it would be a lie.
+    async fn load_weights(&self, weights: &WeightsAt, limit: Duration) -> Result<(), EngineError> {
+        let reload = wire::reload_weights(&weights.place);
+        let answer = self.server.ask("/collective_rpc", &reload, limit).await;
+        if is_closed(&answer) {
+            return Err(self.server.unable(
+                "it has no call that loads weights: start vLLM with VLLM_SERVER_DEV_MODE=1",
+            ));
+        }
+        answer?;
+        self.empty_prefix_cache().await?;
+        let label = serde_json::json!({ "new_version": weights.version.to_string() });
+        self.server.post("/update_weight_version", &label).await
     }
 
     fn address(&self) -> &str {

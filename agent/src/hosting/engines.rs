@@ -5,13 +5,18 @@
 //! probe is good and its weights are a version that is not lower than before. Health alone is not
 //! enough: an engine that refused its work stays in trouble until something shows otherwise.
 
+mod lateness;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ebbtide_core::ids::PolicyVersion;
 use ebbtide_queue::client::Backoff;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use self::lateness::Lateness;
+pub(super) use self::lateness::LoadOrder;
 use super::admission::{AdmissionControl, EngineHeld};
 use super::readings::{EngineFigures, Readings};
 use crate::engine::{Engine, EngineError, EngineFacts, EngineLoad, Lack};
@@ -57,6 +62,8 @@ pub(crate) struct EngineSlot {
     /// How long it may stay paused.
     pause_limit: Duration,
     standing: Mutex<Standing>,
+    /// A load was decided on.
+    load_due: Notify,
     gauge: Mutex<Gauge>,
 }
 
@@ -79,6 +86,7 @@ struct Standing {
     trouble: Option<Trouble>,
     /// Since when probes have found it paused.
     paused_since: Option<Instant>,
+    lateness: Lateness,
 }
 
 /// What a probe changed.
@@ -111,11 +119,12 @@ impl EngineSlot {
             held_until: None,
             trouble: None,
             paused_since: None,
+            lateness: Lateness::default(),
         };
         let gauge =
             Gauge { readings: Readings::default(), admission: AdmissionControl::new(ceiling) };
         let (standing, gauge) = (Mutex::new(standing), Mutex::new(gauge));
-        Self { engine, index, pause_limit, standing, gauge }
+        Self { engine, index, pause_limit, standing, load_due: Notify::new(), gauge }
     }
 
     fn gauge(&self) -> MutexGuard<'_, Gauge> {
@@ -181,6 +190,7 @@ impl EngineSlot {
         let standing = self.standing();
         let is_refused = standing.is_held_off(now)
             || standing.facts.is_paused
+            || standing.lateness.is_told()
             || matches!(standing.trouble, Some(Trouble::WrongModel(_)));
         match standing.condition {
             Condition::Ready(version) if !is_refused => Some(version),
@@ -262,6 +272,8 @@ impl EngineSlot {
                 news.note_facts(&standing.facts, &facts);
                 standing.facts = facts;
             }
+            // An engine that loads may be deaf to everything else; the load tells when it dies.
+            Err(_) if standing.lateness.is_loading() => {}
             Err(error) => standing.note_failure(&error),
         }
         let after = standing.told();
@@ -281,6 +293,9 @@ impl ProbeNews {
 
 impl Standing {
     fn told(&self) -> Condition {
+        if let Some(late) = self.lateness.told_over(&self.condition) {
+            return late;
+        }
         match (&self.condition, &self.trouble) {
             (Condition::Ready(_), Some(trouble)) => Condition::NotReady(trouble.why().to_owned()),
             (condition, _) => condition.clone(),

@@ -10,6 +10,7 @@ use futures::future::OptionFuture;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::engines::{Condition, EngineSlot, ProbeNews};
+use super::weights;
 use crate::engine::{EngineError, EngineLoad};
 use crate::rhythm::all_of;
 use crate::shared::Shared;
@@ -31,7 +32,11 @@ const WAIT_SHARE: u32 = 4;
 pub(super) async fn tend(shared: &Shared) {
     let loops = shared.engines.iter().flat_map(|slot| {
         let slot: &EngineSlot = slot;
-        [probe(shared, slot).boxed(), end_streams(shared, slot).boxed()]
+        [
+            probe(shared, slot).boxed(),
+            end_streams(shared, slot).boxed(),
+            weights::keep_in_time(shared, slot).boxed(),
+        ]
     });
     all_of(loops).await;
 }
@@ -50,6 +55,7 @@ async fn probe(shared: &Shared, slot: &EngineSlot) {
             note_load(shared, slot, load);
         }
         apply(shared, slot, news);
+        hold_against_run(shared, slot);
         sleep_until(shared.rhythm.next(shared.config.pace.engine_probe)).await;
     }
 }
@@ -99,21 +105,39 @@ fn apply(shared: &Shared, slot: &EngineSlot, news: ProbeNews) {
         tracing::warn!(engine, advice = lack.advice(), "engine lacks an ability");
     }
     if let Some(condition) = news.condition {
-        match &condition {
-            Condition::Ready(version) => tracing::info!(engine, %version, "engine ready"),
-            Condition::Starting(why) => {
-                let why = why.as_deref().unwrap_or_default();
-                tracing::info!(engine, why, "engine has not answered yet");
-            }
-            Condition::Loading(why) | Condition::NotReady(why) => {
-                tracing::warn!(engine, why, "engine not ready");
-            }
-        }
-        shared.desk.nudge();
+        tell(shared, slot, &condition);
     }
     if let Some(version) = news.risen_to {
         note_weights(shared, slot, version);
     }
+}
+
+/// Engines of a node that is on its way out, or that answer elsewhere, are left as they are.
+fn hold_against_run(shared: &Shared, slot: &EngineSlot) {
+    let is_served = shared.engines_in_service().iter().any(|other| other.index == slot.index);
+    if !is_served || !shared.gate.is_open() {
+        return;
+    }
+    let (published, config) = (shared.published.borrow().clone(), &shared.config);
+    let news = slot.note_run(&published, &config.weights, config.run.as_str(), Instant::now());
+    if let Some(condition) = news {
+        tell(shared, slot, &condition);
+    }
+}
+
+fn tell(shared: &Shared, slot: &EngineSlot, condition: &Condition) {
+    let engine = slot.engine.address();
+    match condition {
+        Condition::Ready(version) => tracing::info!(engine, %version, "engine ready"),
+        Condition::Starting(why) => {
+            let why = why.as_deref().unwrap_or_default();
+            tracing::info!(engine, why, "engine has not answered yet");
+        }
+        Condition::Loading(why) | Condition::NotReady(why) => {
+            tracing::warn!(engine, why, "engine not ready");
+        }
+    }
+    shared.desk.nudge();
 }
 
 /// Tokens from here on are made by the new weights: a dead stream could not tell any more.

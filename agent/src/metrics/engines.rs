@@ -20,6 +20,7 @@ pub(crate) struct EngineMetrics {
     places: GaugeVec,
     preemptions: IntCounterVec,
     readings_failed: IntCounterVec,
+    weights_loads: IntCounterVec,
 }
 
 impl EngineMetrics {
@@ -52,10 +53,15 @@ impl EngineMetrics {
                 "Failed tries to read an engine's metrics.",
                 &["engine"],
             ),
+            weights_loads: counters(
+                "ebbtide_engine_weights_loads_total",
+                "Loads of the run's weights by an engine that was too old, by outcome.",
+                &["engine", "outcome"],
+            ),
         }
     }
 
-    pub(super) fn families(&self) -> [Box<dyn Collector>; 10] {
+    pub(super) fn families(&self) -> [Box<dyn Collector>; 11] {
         [
             Box::new(self.running.clone()),
             Box::new(self.waiting.clone()),
@@ -67,6 +73,7 @@ impl EngineMetrics {
             Box::new(self.places.clone()),
             Box::new(self.preemptions.clone()),
             Box::new(self.readings_failed.clone()),
+            Box::new(self.weights_loads.clone()),
         ]
     }
 
@@ -96,6 +103,11 @@ impl EngineMetrics {
             None => {}
         }
         self.readings_failed.with_label_values(label);
+    }
+
+    pub(crate) fn note_weights_load(&self, engine: usize, is_loaded: bool) {
+        let outcome = if is_loaded { "loaded" } else { "failed" };
+        self.weights_loads.with_label_values(&[engine.to_string().as_str(), outcome]).inc();
     }
 
     pub(crate) fn note_failed_reading(&self, engine: usize) {

@@ -16,6 +16,7 @@ mod foreign;
 mod group_workers;
 mod groups;
 mod kinds;
+mod late_weights;
 mod metadata;
 mod notices;
 mod outages;

@@ -110,6 +110,13 @@ impl World {
         self.queue.set_version(record).await.expect("reachable");
     }
 
+    /// Publishes a version whose weights can be loaded from there.
+    pub async fn publish(&self, version: u64, uri: &str) {
+        let (version, uri) = (PolicyVersion(version), uri.to_owned());
+        let record = VersionRecord { version, uri, ..VersionRecord::default() };
+        self.queue.set_version(record).await.expect("reachable");
+    }
+
     /// Takes sealed groups until there are so many samples.
     pub async fn take_samples(&self, count: usize) -> Vec<Sample> {
         let mut samples = Vec::new();

@@ -38,6 +38,8 @@ pub struct EngineConfig {
     pub chunk_tokens_max: usize,
     /// How long connections are refused after the start. Default 0.
     pub start_after: Duration,
+    /// How long it takes to load weights. Default 0.
+    pub load_takes: Duration,
     /// How long responses are. Default mean 256, spread 0.6.
     pub lengths: ResponseLengths,
     /// Changes every response. Default 0.
@@ -105,6 +107,7 @@ impl Default for EngineConfig {
             tick: Duration::from_millis(20),
             chunk_tokens_max: 16,
             start_after: Duration::ZERO,
+            load_takes: Duration::ZERO,
             lengths: ResponseLengths { mean: 256.0, spread: 0.6 },
             seed: 0,
             weights_label: "default".to_owned(),

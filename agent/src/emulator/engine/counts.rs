@@ -31,6 +31,8 @@ pub struct EngineCounts {
     pub finished_length: u64,
     /// Responses ended by an abort while running.
     pub finished_abort: u64,
+    /// Calls to load weights, those that failed included.
+    pub weight_loads: u64,
     /// Streams ended by a pause in mode abort; the only aborts that vLLM's own counter sees.
     pub paused_aborts: u64,
 }

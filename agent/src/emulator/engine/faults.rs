@@ -13,9 +13,16 @@ pub(super) struct Faults {
     pub(super) ends: EndFaults,
     /// New weights labels are acknowledged and not taken over.
     pub(super) ignores_labels: bool,
+    /// Weights whose place begins so cannot be loaded.
+    pub(super) unreadable_weights: Option<String>,
 }
 
 impl Faults {
+    /// Whether weights cannot be loaded from `place`.
+    pub(super) fn refuses_weights(&self, place: &str) -> bool {
+        self.unreadable_weights.as_ref().is_some_and(|beginning| place.starts_with(beginning))
+    }
+
     /// The status with which the call that just came must fail, if it must.
     pub(super) fn take_failing_call(&mut self) -> Option<StatusCode> {
         let (left, status) = self.failing_calls?;

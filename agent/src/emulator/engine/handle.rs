@@ -77,6 +77,11 @@ impl EngineHandle {
         lock(&self.engine.faults).ignores_labels = ignores_labels;
     }
 
+    /// Fails to load weights whose place begins with `beginning`; with an empty one, all.
+    pub fn set_unreadable_weights(&self, beginning: Option<&str>) {
+        lock(&self.engine.faults).unreadable_weights = beginning.map(str::to_owned);
+    }
+
     /// Pauses as the control route does, without waiting for running streams.
     pub fn pause(&self, mode: PauseMode) {
         self.engine.change(|scheduler| scheduler.pause(mode));

@@ -222,6 +222,10 @@ impl Scheduler {
         self.label = label.into();
     }
 
+    pub(super) fn count_weight_load(&mut self) {
+        self.totals.weight_loads += 1;
+    }
+
     pub(super) fn set_tokens_per_second(&mut self, tokens_per_second: f64) {
         self.tokens_per_second = tokens_per_second.max(0.0);
     }

@@ -210,13 +210,19 @@ async fn update_weight_version(State(engine): Shared, body: Bytes) -> Result<Res
     Ok(Json(reply).into_response())
 }
 
-/// Nothing is loaded; the label is taken over, and the model is called as its path from then on.
+/// Waits until no call runs, unless it is paused. Nothing is loaded; the label is taken over, and
+/// the model is called as its path from then on.
 async fn update_weights_from_disk(State(engine): Shared, body: Bytes) -> Result<Response, Refusal> {
     let asked: request::NewWeights = request::read(&body)?;
     if asked.abort_all_requests {
         engine.change(|scheduler| scheduler.abort(&Selection::All));
     }
-    *lock(&engine.loaded_from) = Some(asked.model_path);
+    let mut counts = engine.counts.subscribe();
+    // The sender lives in the engine, so the wait cannot end with an error.
+    let _ = counts.wait_for(|counts| counts.is_paused || counts.is_idle()).await;
+    if let Err(problem) = engine.load_weights(&asked.model_path).await {
+        return Ok(load_failed(&problem));
+    }
     let mut message = "Succeeded to update model weights.".to_owned();
     if let Some(label) = asked.weight_version {
         engine.take_label(&label);
@@ -224,6 +230,12 @@ async fn update_weights_from_disk(State(engine): Shared, body: Bytes) -> Result<
     }
     let reply = json!({ "success": true, "message": message, "num_paused_requests": 0 });
     Ok(Json(reply).into_response())
+}
+
+fn load_failed(problem: &str) -> Response {
+    let message = format!("Failed to get weights iterator: {problem}.");
+    let reply = json!({ "success": false, "message": message, "num_paused_requests": 0 });
+    (StatusCode::BAD_REQUEST, Json(reply)).into_response()
 }
 
 #[cfg(test)]

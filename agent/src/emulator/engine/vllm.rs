@@ -51,6 +51,8 @@ pub(super) fn router(engine: Arc<Engine>) -> Router {
             .route("/pause", post(pause))
             .route("/resume", post(resume))
             .route("/is_paused", get(is_paused))
+            .route("/collective_rpc", post(collective_rpc))
+            .route("/reset_prefix_cache", post(reset_prefix_cache))
             .route("/update_weight_version", post(update_weight_version))
             .route("/weight_info", get(weight_info));
     }
@@ -180,7 +182,40 @@ async fn resume(State(engine): Shared) -> Response {
     Json(json!({ "status": "resumed" })).into_response()
 }
 
+/// A method of the workers; there is one here. The core is deaf meanwhile, as the real one is.
+async fn collective_rpc(State(engine): Shared, body: Bytes) -> Result<Response, Refusal> {
+    let WorkerCall { method, kwargs } = request::read(&body)?;
+    let place = kwargs.and_then(|kwargs| kwargs.weights_path);
+    let failed = || StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    if method != "reload_weights" {
+        return Ok(failed());
+    }
+    let place = place.unwrap_or_else(|| engine.model_path());
+    Ok(match engine.load_weights(&place).await {
+        Ok(()) => Json(json!({ "results": [null] })).into_response(),
+        Err(_) => failed(),
+    })
+}
+
+#[derive(Deserialize)]
+struct WorkerCall {
+    method: String,
+    kwargs: Option<WorkerArguments>,
+}
+
+#[derive(Deserialize)]
+struct WorkerArguments {
+    weights_path: Option<String>,
+}
+
+/// Fails while streams hold blocks of it.
+async fn reset_prefix_cache(State(engine): Shared) -> Response {
+    let success = engine.counts_now().is_idle();
+    Json(json!({ "success": success })).into_response()
+}
+
 async fn is_paused(State(engine): Shared) -> Response {
+    let _core = engine.loading.lock().await;
     let is_paused = lock(&engine.scheduler).is_paused();
     Json(json!({ "is_paused": is_paused })).into_response()
 }
@@ -197,6 +232,7 @@ async fn update_weight_version(State(engine): Shared, body: Bytes) -> Result<Res
 }
 
 async fn weight_info(State(engine): Shared) -> Response {
+    let _core = engine.loading.lock().await;
     let label = lock(&engine.scheduler).label();
     Json(json!({ "weight_version": &*label })).into_response()
 }

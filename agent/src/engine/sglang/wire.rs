@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::stream::Decoded;
 use super::super::{
-    EndReason, EngineError, GenerateCall, RequestId, StreamEnd, StreamEvent, WeightSpan,
+    EndReason, EngineError, GenerateCall, RequestId, StreamEnd, StreamEvent, WeightSpan, WeightsAt,
 };
 
 /// What the engine calls the string that it matched when a token was no token: it then writes an
@@ -70,6 +70,26 @@ impl<'a> SamplingParams<'a> {
             ignore_eos: sampling.ignore_eos,
             stop_token_ids: &sampling.stop_token_ids,
             sampling_seed: sampling.seed,
+        }
+    }
+}
+
+/// A load of weights; what it must not do is said as well.
+#[derive(Serialize)]
+pub(super) struct LoadBody<'a> {
+    model_path: &'a str,
+    weight_version: String,
+    abort_all_requests: bool,
+    flush_cache: bool,
+}
+
+impl<'a> LoadBody<'a> {
+    pub(super) fn of(weights: &'a WeightsAt) -> Self {
+        Self {
+            model_path: &weights.place,
+            weight_version: weights.version.to_string(),
+            abort_all_requests: false,
+            flush_cache: true,
         }
     }
 }

@@ -24,6 +24,11 @@ pub(super) fn no_generation() -> serde_json::Value {
     serde_json::json!({ "token_ids": [0], "sampling_params": { "max_tokens": 0 } })
 }
 
+/// A call of the worker's own method that loads weights in place.
+pub(super) fn reload_weights(place: &str) -> serde_json::Value {
+    serde_json::json!({ "method": "reload_weights", "kwargs": { "weights_path": place } })
+}
+
 /// A generation call.
 #[derive(Serialize)]
 pub(super) struct GenerateBody<'a> {
@@ -238,6 +243,12 @@ pub(super) struct WeightInfo {
 #[derive(Deserialize)]
 pub(super) struct Paused {
     pub(super) is_paused: bool,
+}
+
+/// Reply of `/reset_prefix_cache`.
+#[derive(Deserialize)]
+pub(super) struct Done {
+    pub(super) success: bool,
 }
 
 /// Reply of `/v1/models`.

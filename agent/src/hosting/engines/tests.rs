@@ -28,19 +28,19 @@ impl Engine for NoEngine {
     }
 }
 
-fn away() -> EngineError {
+pub(super) fn away() -> EngineError {
     EngineError::Unreachable { address: String::new(), problem: "refused".to_owned() }
 }
 
-fn slot() -> EngineSlot {
+pub(super) fn slot() -> EngineSlot {
     EngineSlot::new(Arc::new(NoEngine), 0, PAUSE_LIMIT, 8)
 }
 
-fn facts(label: &str) -> Result<EngineFacts, EngineError> {
+pub(super) fn facts(label: &str) -> Result<EngineFacts, EngineError> {
     Ok(EngineFacts { weights_label: Some(label.to_owned()), ..EngineFacts::default() })
 }
 
-fn probe(slot: &EngineSlot, answer: Result<EngineFacts, EngineError>) -> ProbeNews {
+pub(super) fn probe(slot: &EngineSlot, answer: Result<EngineFacts, EngineError>) -> ProbeNews {
     slot.note_probe(answer, Instant::now())
 }
 
@@ -52,7 +52,7 @@ fn serving(model: &str) -> Result<EngineFacts, EngineError> {
     facts("7").map(|facts| EngineFacts { models: vec![model.to_owned()], ..facts })
 }
 
-fn paused() -> Result<EngineFacts, EngineError> {
+pub(super) fn paused() -> Result<EngineFacts, EngineError> {
     facts("7").map(|facts| EngineFacts { is_paused: true, ..facts })
 }
 
