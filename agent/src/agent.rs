@@ -166,6 +166,7 @@ impl Agent {
             published: watch::Sender::default(),
             queue_answered_at: watch::Sender::new(None),
             is_reclaimed: watch::Sender::new(false),
+            engine_pod: watch::Sender::default(),
             straggler: watch::Sender::default(),
             queue_trouble: watch::Sender::default(),
             membership: watch::Sender::default(),

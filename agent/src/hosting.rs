@@ -10,6 +10,7 @@ mod engines;
 mod leases;
 mod readings;
 mod siblings;
+mod startup;
 mod streaming;
 mod tending;
 mod verdict;
@@ -35,6 +36,7 @@ pub(crate) use engines::{Condition, EngineSlot};
 pub(crate) use leases::{keep_renewed, report as report_settled};
 pub(crate) use readings::EngineFigures;
 use siblings::{Homes, Room};
+pub(crate) use startup::StartupParts;
 
 use crate::ledger::{Admission, AdmissionTerms};
 use crate::pulse::Loop;

@@ -21,9 +21,9 @@ use tokio::sync::watch;
 
 pub use api::KubePods;
 pub use membership::Membership;
-pub(crate) use membership::membership_of;
+pub(crate) use membership::{engine_pod_of, membership_of};
 pub use memory::{Departed, MemoryPods};
-pub use pod::{GroupLabels, PodId, SeenPod, StayReason, Termination, Tier};
+pub use pod::{GroupLabels, PodId, PodStart, SeenPod, StayReason, Termination, Tier};
 pub use refusal::EvictionError;
 pub(crate) use request::{RequestError, request};
 

@@ -229,6 +229,7 @@ fn observe(shared: &Shared, tokens_per_second: f64, load: &NodeLoad) {
     metrics.tokens.per_second.set(tokens_per_second);
     for (index, engine) in load.engines.iter().enumerate() {
         metrics.engines.show(index, &engine.figures, engine.places);
+        metrics.engines.show_startup(index, &engine.startup);
     }
 }
 
@@ -324,6 +325,8 @@ fn engine_records(shared: &Shared, load: &NodeLoad) -> Vec<EngineRecord> {
             Condition::Starting(Some(why)) => (None, format!("starting: {why}")),
             Condition::Loading(why) | Condition::NotReady(why) => (None, why),
         };
+        let startup = standing.startup;
+        let seconds = |part: Option<Duration>| part.map(|part| part.as_secs_f64());
         let EngineFigures { running, waiting, kv_cache_use, .. } = standing.figures;
         EngineRecord {
             replica: replica.clone(),
@@ -342,6 +345,11 @@ fn engine_records(shared: &Shared, load: &NodeLoad) -> Vec<EngineRecord> {
             preemptions: standing.figures.preemptions,
             prefix_hit_share: standing.figures.prefix_hit_share,
             expert_balance: standing.figures.expert_balance,
+            startup_node_seconds: seconds(startup.node),
+            startup_image_seconds: seconds(startup.image),
+            startup_engine_seconds: seconds(startup.engine),
+            startup_weights_seconds: seconds(startup.weights),
+            startup_first_token_seconds: seconds(startup.first_token),
             heartbeat: UnixMillis::default(),
         }
     };

@@ -17,7 +17,7 @@ use crate::config::AgentConfig;
 use crate::gate::{ClosedFor, LeaseGate};
 use crate::hosting::EngineSlot;
 use crate::interruption::DrainReport;
-use crate::kubernetes::Membership;
+use crate::kubernetes::{Membership, PodStart};
 use crate::ledger::{AgentCounts, Desk, Leave};
 use crate::metrics::Metrics;
 use crate::pulse::Pulses;
@@ -57,6 +57,9 @@ pub(crate) struct Shared {
     /// The EP group that the node serves, by its engine pod's labels; none while that is unknown
     /// or there is no such pod.
     pub(crate) membership: watch::Sender<Option<Membership>>,
+    /// When the node's engine pod was created, on the API server's clock, and how it came to run;
+    /// none while that is unknown, or there are several.
+    pub(crate) engine_pod: watch::Sender<Option<(Option<UnixMillis>, PodStart)>>,
     /// Whether the replica is slower than its peers, as the controller found.
     pub(crate) straggler: watch::Sender<Option<StragglerRecord>>,
     /// Whether everything that earlier agents of the node held was handed back.

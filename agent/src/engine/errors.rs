@@ -15,6 +15,14 @@ pub enum EngineError {
         /// What went wrong.
         problem: String,
     },
+    /// It was reached and did not answer in time: it is busy, or it hangs.
+    #[error("engine {address} did not answer in time: {problem}")]
+    Silent {
+        /// Where it is.
+        address: String,
+        /// What went wrong.
+        problem: String,
+    },
     /// It lacks an ability; a person has to start it differently.
     #[error("engine {address}: {problem}")]
     Unable {
@@ -85,6 +93,7 @@ impl EngineError {
     pub(crate) fn problem(&self) -> String {
         match self {
             Self::Unreachable { problem, .. } => format!("not reachable: {problem}"),
+            Self::Silent { problem, .. } => format!("no answer in time: {problem}"),
             Self::Unable { problem, .. } => problem.clone(),
             other => other.to_string(),
         }

@@ -129,7 +129,11 @@ impl Server {
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> EngineError {
-        EngineError::Unreachable { address: self.address.clone(), problem: explain(error) }
+        let (address, problem) = (self.address.clone(), explain(error));
+        if error.is_timeout() && !error.is_connect() {
+            return EngineError::Silent { address, problem };
+        }
+        EngineError::Unreachable { address, problem }
     }
 
     /// The engine lacks something that a person must give it.

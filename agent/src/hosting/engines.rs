@@ -19,6 +19,7 @@ use self::lateness::Lateness;
 pub(super) use self::lateness::LoadOrder;
 use super::admission::{AdmissionControl, EngineHeld};
 use super::readings::{EngineFigures, Readings};
+use super::startup::Startup;
 use crate::engine::{Engine, EngineError, EngineFacts, EngineLoad, Lack};
 
 /// Failed probes in a row that make an engine not ready: one alone was seen to lie.
@@ -87,6 +88,7 @@ struct Standing {
     /// Since when probes have found it paused.
     paused_since: Option<Instant>,
     lateness: Lateness,
+    startup: Startup,
 }
 
 /// What a probe changed.
@@ -120,6 +122,7 @@ impl EngineSlot {
             trouble: None,
             paused_since: None,
             lateness: Lateness::default(),
+            startup: Startup::default(),
         };
         let gauge =
             Gauge { readings: Readings::default(), admission: AdmissionControl::new(ceiling) };
@@ -230,6 +233,14 @@ impl EngineSlot {
         standing.end_trouble(|trouble| !matches!(trouble, Trouble::WrongModel(_)));
     }
 
+    /// How its start went so far; changed where the node's wall clock is at hand.
+    pub(crate) fn note_startup<T>(&self, note: impl FnOnce(&mut Startup, bool) -> T) -> T {
+        let mut standing = self.standing();
+        let is_ready = matches!(standing.told(), Condition::Ready(_));
+        let is_taken = is_ready && !standing.lateness.is_late();
+        note(&mut standing.startup, is_taken)
+    }
+
     /// It takes no work: nothing is given to it for a while, which grows with each time.
     pub(crate) fn hold_off(&self, trouble: Trouble, now: Instant) {
         let mut standing = self.standing();
@@ -319,12 +330,21 @@ impl Standing {
 
     fn note_failure(&mut self, error: &EngineError) {
         self.probe_failures = self.probe_failures.saturating_add(1);
+        if !matches!(error, EngineError::Silent { .. }) && self.is_given_up() {
+            self.startup.note_away();
+        }
         if matches!(self.condition, Condition::Starting(_)) {
             self.condition = Condition::Starting(Some(error.problem()));
-        } else if self.probe_failures >= PROBE_FAILURES_LIMIT {
+        } else if self.is_given_up() {
             self.condition = Condition::NotReady(error.problem());
             self.end_trouble(|trouble| matches!(trouble, Trouble::CannotGenerate(_)));
         }
+    }
+
+    /// Whether it is taken for away: it has not answered yet, or not for too often.
+    fn is_given_up(&self) -> bool {
+        let is_starting = matches!(self.condition, Condition::Starting(_));
+        is_starting || self.probe_failures >= PROBE_FAILURES_LIMIT
     }
 
     /// A pause for weights is short; a longer one is somebody's mistake.
@@ -332,7 +352,10 @@ impl Standing {
         let since = self.paused_since.unwrap_or(now);
         self.paused_since = is_paused.then_some(since);
         if is_paused && now.saturating_duration_since(since) > limit {
-            let why = format!("paused for longer than its limit of {} s", limit.as_secs());
+            let why = format!(
+                "paused for longer than its limit of {} s: resume it once its weights are whole",
+                limit.as_secs()
+            );
             self.condition = Condition::NotReady(why);
         }
     }

@@ -87,6 +87,7 @@ async fn drive(shared: &Shared, slot: &EngineSlot, job: StreamJob, seen: &mut Se
                 let is_first = !std::mem::replace(&mut seen.has_tokens, true);
                 if is_first {
                     slot.note_success();
+                    slot.note_startup(|startup, _| startup.note_token((shared.wall_clock)()));
                     shared.metrics.streams.note_first_token(begun_at.elapsed(), is_continued);
                 }
                 if !take_in(shared, &request, &ids, &logprobs).await {

@@ -49,6 +49,7 @@ async fn probe(shared: &Shared, slot: &EngineSlot) {
         let reads = !is_idle || probes_since_reading >= IDLE_PROBES;
         let load = OptionFuture::from(reads.then(|| slot.engine.load()));
         let (answer, load) = futures::join!(slot.engine.probe(), load);
+        let has_answered = answer.is_ok();
         let news = slot.note_probe(answer, Instant::now());
         if let Some(load) = load {
             probes_since_reading = 0;
@@ -56,6 +57,12 @@ async fn probe(shared: &Shared, slot: &EngineSlot) {
         }
         apply(shared, slot, news);
         hold_against_run(shared, slot);
+        if has_answered {
+            let (now, knows_the_run) = ((shared.wall_clock)(), shared.gate.is_open());
+            slot.note_startup(|startup, is_taken| {
+                startup.note_answer(is_taken && knows_the_run, now);
+            });
+        }
         sleep_until(shared.rhythm.next(shared.config.pace.engine_probe)).await;
     }
 }

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::Flow;
 use super::drain::RunningDrain;
 use crate::eviction::{DrainAround, EvictionTerms, Holdings};
-use crate::kubernetes::{Membership, NodeSight, membership_of};
+use crate::kubernetes::{Membership, NodeSight, engine_pod_of, membership_of};
 use crate::shared::Shared;
 
 impl Flow {
@@ -14,6 +14,9 @@ impl Flow {
         let failures = sight.failures.saturating_sub(self.sight.failures);
         self.shared.metrics.node_watch_failures.inc_by(failures);
         self.labelled = sight.pods.as_ref().and_then(|pods| membership_of(pods));
+        let pod = sight.pods.as_ref().and_then(|pods| engine_pod_of(pods));
+        let born = pod.map(|pod| (pod.created, pod.start));
+        self.shared.engine_pod.send_if_modified(|known| std::mem::replace(known, born) != born);
         self.sight = sight;
         self.judge_sight(now);
     }

@@ -36,6 +36,15 @@ pub(crate) fn membership_of(pods: &[SeenPod]) -> Option<Membership> {
     })
 }
 
+/// The engine pod of the node, when there is one alone.
+pub(crate) fn engine_pod_of(pods: &[SeenPod]) -> Option<&SeenPod> {
+    let mut engines = pods.iter().filter(|pod| {
+        let runs = pod.termination.is_none() && pod.stays != Some(StayReason::Finished);
+        pod.tier == Tier::Engine && runs
+    });
+    engines.next().filter(|_| engines.next().is_none())
+}
+
 fn membership_of_pod(pod: &SeenPod) -> Option<Membership> {
     let group = pod.group.as_ref()?;
     let replica = format!("{}-{}", group.name, group.group_index).parse().ok()?;

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use kube::core::{ApiResource, NotUsed, Object};
 use serde::Deserialize;
 
-use super::pod::{GroupLabels, PodId, SeenPod, StayReason, Termination, Tier};
+use super::pod::{GroupLabels, PodId, PodStart, SeenPod, StayReason, Termination, Tier};
 use super::{COMPONENT_LABEL, ENGINE_LABEL, SeenNode, SeenTaint, WORKER_LABEL};
 
 /// The API object of a static pod carries this annotation.
@@ -37,8 +37,41 @@ pub(super) struct PodSpec {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct PodStatus {
     phase: Option<String>,
+    #[serde(default)]
+    conditions: Vec<PodCondition>,
+    #[serde(default)]
+    container_statuses: Vec<ContainerStatus>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    last_transition_time: Option<Time>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ContainerStatus {
+    #[serde(default)]
+    restart_count: u32,
+    state: Option<ContainerState>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct ContainerState {
+    running: Option<RunningContainer>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RunningContainer {
+    started_at: Option<Time>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -86,6 +119,7 @@ pub(super) fn read_pod(pod: &ApiPod) -> SeenPod {
         priority,
         grace: seconds(grace),
         created: metadata.creation_timestamp.as_ref().map(unix_millis),
+        start: pod.status.as_ref().map(start_of).unwrap_or_default(),
         termination: termination_of(metadata),
         group: group_of(metadata),
     }
@@ -124,6 +158,21 @@ fn stay_reason(pod: &ApiPod) -> Option<StayReason> {
         Some(StayReason::Finished)
     } else {
         None
+    }
+}
+
+fn start_of(status: &PodStatus) -> PodStart {
+    let is_scheduled = |it: &&PodCondition| it.kind == "PodScheduled" && it.status == "True";
+    let scheduled = status.conditions.iter().find(is_scheduled);
+    let started = |container: &ContainerStatus| {
+        container.state.as_ref()?.running.as_ref()?.started_at.as_ref().map(unix_millis)
+    };
+    let containers = &status.container_statuses;
+    let all_started: Option<Vec<UnixMillis>> = containers.iter().map(started).collect();
+    PodStart {
+        scheduled: scheduled.and_then(|it| it.last_transition_time.as_ref()).map(unix_millis),
+        started: all_started.and_then(|moments| moments.into_iter().max()),
+        is_restarted: containers.iter().any(|container| container.restart_count > 0),
     }
 }
 
@@ -226,6 +275,37 @@ mod tests {
         assert_eq!((seen.grace, seen.id.to_string()), (grace, "rl/p".to_owned()));
         assert_eq!(seen.created, Some(UnixMillis(7000)));
         assert_eq!(seen.termination, Some(Termination { by: UnixMillis(600_000), grace }));
+    }
+
+    #[test]
+    fn start_is_read_once_all_containers_run() {
+        let started = |containers: Value| {
+            let object = json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p" }, "spec": {},
+                "status": {
+                    "conditions": [
+                        { "type": "Ready", "status": "False", "lastTransitionTime": null },
+                        { "type": "PodScheduled", "status": "True",
+                          "lastTransitionTime": "1970-01-01T00:00:09Z" },
+                    ],
+                    "containerStatuses": containers,
+                },
+            });
+            read_pod(&serde_json::from_value(object).expect("a pod")).start
+        };
+        let running = |at: &str, restarts: u32| {
+            let state = json!({ "running": { "startedAt": at } });
+            json!({ "name": "c", "restartCount": restarts, "state": state })
+        };
+        let waiting = json!({ "name": "w", "restartCount": 0, "state": { "waiting": {} } });
+        let (first, last) = ("1970-01-01T00:00:20Z", "1970-01-01T00:00:30Z");
+        let scheduled = Some(UnixMillis(9000));
+        let start = |started, is_restarted| PodStart { scheduled, started, is_restarted };
+        assert_eq!(started(json!([])), start(None, false));
+        assert_eq!(started(json!([running(first, 0), waiting])), start(None, false));
+        let both = json!([running(first, 0), running(last, 0)]);
+        assert_eq!(started(both), start(Some(UnixMillis(30_000)), false));
+        assert_eq!(started(json!([running(first, 2)])), start(Some(UnixMillis(20_000)), true));
     }
 
     #[test]

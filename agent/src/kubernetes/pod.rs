@@ -85,6 +85,17 @@ pub struct GroupLabels {
     pub worker_index: u32,
 }
 
+/// When a pod came to run, on the API server's clock and in whole seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PodStart {
+    /// When it was bound to the node.
+    pub scheduled: Option<UnixMillis>,
+    /// When the last of its containers began to run that runs now; `None` while one does not.
+    pub started: Option<UnixMillis>,
+    /// Whether one of its containers was started again since.
+    pub is_restarted: bool,
+}
+
 /// A pod that is bound to the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenPod {
@@ -100,6 +111,8 @@ pub struct SeenPod {
     pub grace: Duration,
     /// When it was created, on the API server's clock; `None` when it does not say.
     pub created: Option<UnixMillis>,
+    /// How it came to run.
+    pub start: PodStart,
     /// Its deletion, if one is under way.
     pub termination: Option<Termination>,
     /// The group that it belongs to, if it does.
@@ -118,6 +131,7 @@ impl SeenPod {
             priority: 0,
             grace: Duration::from_secs(30),
             created: None,
+            start: PodStart::default(),
             termination: None,
             group: None,
         }

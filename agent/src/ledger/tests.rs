@@ -75,6 +75,20 @@ fn leave(write_by: Instant) -> Leave {
 }
 
 #[test]
+fn version_and_offset_of_every_stream_are_noted_at_a_change_of_weights() {
+    let (mut ledger, requests, now) = working(3);
+    receive(&mut ledger, &requests[1], 2, now);
+    ledger.leave([unit(2)].iter(), leave(now), now);
+    let going_on = ledger.note_engine_version(0, PolicyVersion(4), leave(now), now);
+    assert_eq!(going_on, [(unit(0), 4), (unit(1), 6)]);
+    receive(&mut ledger, &requests[1], 1, now);
+    let (writes, _) = ledger.collect(true, PLENTY, now);
+    let write = writes.iter().find(|write| write.unit == unit(1)).expect("it has tokens");
+    let spans: Vec<_> = write.tail.iter().map(|it| (it.weight_version.0, it.end())).collect();
+    assert_eq!(spans, [(3, 6), (4, 7)], "a dead stream would tell no versions any more");
+}
+
+#[test]
 fn tokens_wait_until_they_are_due_and_ends_do_not() {
     let (mut ledger, requests, now) = working(2);
     assert!(ledger.collect(false, PLENTY, now).0.is_empty());

@@ -2,13 +2,14 @@
 
 use tokio::time::Instant;
 
-use crate::hosting::EngineFigures;
+use crate::hosting::{EngineFigures, StartupParts};
 use crate::shared::Shared;
 
 /// How one engine stands.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EngineStanding {
     pub(super) figures: EngineFigures,
+    pub(super) startup: StartupParts,
     /// Streams that it may have.
     pub(super) places: usize,
     /// Streams that it is known to bear at a time.
@@ -25,10 +26,12 @@ pub(super) struct NodeLoad {
 
 impl NodeLoad {
     pub(super) fn of(shared: &Shared, now: Instant) -> Self {
+        let pod = *shared.engine_pod.borrow();
         let standing = |slot: &std::sync::Arc<crate::hosting::EngineSlot>| {
             let held = shared.desk.ledger().held_on(slot.index);
             EngineStanding {
                 figures: slot.figures(now),
+                startup: slot.note_startup(|startup, _| startup.parts(pod)),
                 places: slot.places(held),
                 capacity: slot.capacity(),
                 generating: held.begun,

@@ -5,7 +5,7 @@ use prometheus::core::Collector;
 use prometheus::{GaugeVec, IntCounterVec, Opts};
 
 use super::{VALID, counters};
-use crate::hosting::EngineFigures;
+use crate::hosting::{EngineFigures, StartupParts};
 
 /// See the module.
 #[derive(Debug)]
@@ -21,6 +21,7 @@ pub(crate) struct EngineMetrics {
     preemptions: IntCounterVec,
     readings_failed: IntCounterVec,
     weights_loads: IntCounterVec,
+    startup: GaugeVec,
 }
 
 impl EngineMetrics {
@@ -58,10 +59,19 @@ impl EngineMetrics {
                 "Loads of the run's weights by an engine that was too old, by outcome.",
                 &["engine", "outcome"],
             ),
+            startup: GaugeVec::new(
+                Opts::new(
+                    "ebbtide_engine_startup_seconds",
+                    "Parts of an engine's last start: until its pod had a node, its containers \
+                     ran, it answered, the run took its weights, it brought a token.",
+                ),
+                &["engine", "part"],
+            )
+            .expect(VALID),
         }
     }
 
-    pub(super) fn families(&self) -> [Box<dyn Collector>; 11] {
+    pub(super) fn families(&self) -> [Box<dyn Collector>; 12] {
         [
             Box::new(self.running.clone()),
             Box::new(self.waiting.clone()),
@@ -74,6 +84,7 @@ impl EngineMetrics {
             Box::new(self.preemptions.clone()),
             Box::new(self.readings_failed.clone()),
             Box::new(self.weights_loads.clone()),
+            Box::new(self.startup.clone()),
         ]
     }
 
@@ -103,6 +114,15 @@ impl EngineMetrics {
             None => {}
         }
         self.readings_failed.with_label_values(label);
+    }
+
+    /// Shows how an engine's last start went.
+    pub(crate) fn show_startup(&self, engine: usize, startup: &StartupParts) {
+        let engine = engine.to_string();
+        for (part, duration) in startup.named() {
+            let seconds = duration.map_or(f64::NAN, |duration| duration.as_secs_f64());
+            self.startup.with_label_values(&[engine.as_str(), part]).set(seconds);
+        }
     }
 
     pub(crate) fn note_weights_load(&self, engine: usize, is_loaded: bool) {

@@ -222,7 +222,7 @@ async fn freed_slots_are_filled_at_once() {
     assert_eq!(node.agent.counts().units_completed, 400);
 }
 
-/// Case 16.
+/// Cases 15 and 16.
 #[tokio::test(flavor = "multi_thread")]
 async fn engine_left_paused_gives_its_units_up_without_an_attempt() {
     for engine in every_engine() {
@@ -247,6 +247,8 @@ async fn engine_left_paused_gives_its_units_up_without_an_attempt() {
         let _other = world.node("n2").start();
         let samples = world.take_samples(4).await;
         assert!(samples.iter().all(|sample| sample.attempts == 0), "{samples:?}");
+        assert!(!world.marks.node(&node.name).is_cordoned, "an engine is no node");
+        assert!(node.place.engine.handle().counts().is_paused, "who paused it resumes it");
     }
 }
 

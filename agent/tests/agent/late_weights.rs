@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use ebbtide_agent::AgentConfig;
 use ebbtide_agent::emulator::EngineConfig;
+use ebbtide_agent::kubernetes::{PodStart, SeenPod, Tier};
 use ebbtide_core::ids::PolicyVersion;
 use ebbtide_core::work::PromptGroup;
+use ebbtide_queue::client::wall_clock_now;
 use ebbtide_queue::control::{EngineRecord, NodeState};
 
 use crate::world::{World, every_engine, group, until};
@@ -109,7 +111,7 @@ async fn load_that_changes_no_label_is_no_success() {
 async fn streams_end_by_themselves_before_an_engine_loads() {
     for kind in every_engine() {
         let world = World::new();
-        world.enqueue([group("a", 4, 200)]).await;
+        world.enqueue([group("a", 4, 600)]).await;
         let node = world.node("n1").with_engine(kind).with(soon).start();
         node.wait_until_busy(4).await;
         world.publish(5, "").await;
@@ -136,5 +138,32 @@ async fn stream_that_is_too_long_to_wait_for_makes_way_with_its_tokens() {
     until(async || node.place.engine.handle().weights_label() == "5").await;
     node.wait_until(|agent| agent.counts().handed_back_total() == 1).await;
     node.wait_until_busy(1).await;
-    assert!(world.status().await.tokens.preserved > 0);
+    until(async || world.status().await.tokens.preserved > 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn start_is_published_in_its_parts() {
+    for kind in every_engine() {
+        let world = World::new();
+        world.publish(5, "").await;
+        world.enqueue([on_policy("a", 4, 40)]).await;
+        let late = |engine: &mut EngineConfig| engine.start_after = Duration::from_millis(500);
+        let plan = world.node("n1").with_engine(kind).with_engine(late).with(soon);
+        let started = wall_clock_now();
+        let ago = |seconds| started.minus(Duration::from_secs(seconds));
+        let pod = SeenPod::ordinary("rl", "engine", "u1");
+        let start =
+            PodStart { scheduled: Some(ago(20)), started: Some(ago(5)), is_restarted: false };
+        let pod = SeenPod { tier: Tier::Engine, created: Some(ago(80)), start, ..pod };
+        world.pods.bind(plan.config.node(), pod);
+        let _node = plan.start();
+        assert_eq!(world.take_samples(4).await.len(), 4);
+        until(async || engine(&world).await.startup_first_token_seconds.is_some()).await;
+        let record = engine(&world).await;
+        assert_eq!(record.startup_node_seconds, Some(60.0));
+        assert_eq!(record.startup_image_seconds, Some(15.0));
+        let is_above = |part: Option<f64>, least: f64| part.is_some_and(|part| part >= least);
+        assert!(is_above(record.startup_engine_seconds, 5.5), "{record:?}");
+        assert!(is_above(record.startup_weights_seconds, 0.3), "{record:?}");
+    }
 }

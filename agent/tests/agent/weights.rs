@@ -1,5 +1,7 @@
 //! Policy versions: what may be leased, what is recorded, what restarts.
 
+use std::time::Duration;
+
 use ebbtide_agent::emulator::EngineConfig;
 use ebbtide_core::ids::PolicyVersion;
 use ebbtide_core::sample::Chunk;
@@ -7,7 +9,7 @@ use ebbtide_core::work::ResumePolicy;
 use ebbtide_queue::command::HandBackCause;
 use ebbtide_queue::control::NodeState;
 
-use crate::world::{World, every_engine, group, until};
+use crate::world::{World, every_engine, group, until, within};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn engine_with_unknown_weights_gets_no_work() {
@@ -72,4 +74,24 @@ async fn units_that_restart_under_newer_weights_are_given_back_at_the_change() {
         assert!(status.tokens.wasted["restarted"] > 0);
         assert_eq!(status.tokens.accepted, 4 * 500);
     }
+}
+
+/// Case 21: an engine that is deaf while somebody has it load.
+#[tokio::test(flavor = "multi_thread")]
+async fn engine_that_answers_no_probe_for_a_moment_keeps_its_streams() {
+    let world = World::new();
+    world.enqueue([group("a", 4, 2_000)]).await;
+    let slow = |engine: &mut EngineConfig| engine.load_takes = Duration::from_secs(6);
+    let node = world.node("n1").with_engine(slow).start();
+    node.wait_until_busy(4).await;
+    let url = format!("{}/collective_rpc", node.place.engine.base_url());
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let load = http.post(url).json(&serde_json::json!({ "method": "reload_weights" })).send();
+    let load = tokio::spawn(load);
+    node.wait_until(|agent| agent.state() == NodeState::NotReady).await;
+    assert_eq!(node.agent.held(), 4);
+    assert!(within(load).await.unwrap().unwrap().status().is_success());
+    node.wait_until(|agent| agent.state() == NodeState::Ready).await;
+    let samples = world.take_samples(4).await;
+    assert!(samples.iter().all(|it| (it.attempts, it.hand_backs) == (0, 0)), "{samples:?}");
 }

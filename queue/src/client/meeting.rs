@@ -64,7 +64,7 @@ impl WorkQueue {
     /// # Errors
     /// No answer.
     pub async fn put_engine(&self, record: EngineRecord) -> Result<(), QueueError> {
-        self.tell(ControlCommand::PutEngine(record)).await
+        self.tell(ControlCommand::PutEngine(Box::new(record))).await
     }
 
     /// Writes the trainer's report.

@@ -39,7 +39,7 @@ impl MemoryControl {
             }
             ControlCommand::RemoveNode(node) => self.remove_node(node),
             ControlCommand::PutEngine(record) => {
-                let record = EngineRecord { heartbeat: now, ..record.clone() };
+                let record = EngineRecord { heartbeat: now, ..(**record).clone() };
                 self.engines.insert((record.replica.clone(), record.index), record);
             }
             ControlCommand::PutTrainer(record) => {

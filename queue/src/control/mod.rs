@@ -30,7 +30,7 @@ pub enum ControlCommand {
     /// Removes a node that was terminated for good, with its engines.
     RemoveNode(NodeName),
     /// Writes an engine's record; the store sets its heartbeat.
-    PutEngine(EngineRecord),
+    PutEngine(Box<EngineRecord>),
     /// Writes the trainer's report; the store sets its heartbeat.
     PutTrainer(TrainerRecord),
     /// Asks the trainer for a checkpoint at its next safe point.

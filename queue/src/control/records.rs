@@ -207,6 +207,21 @@ pub struct EngineRecord {
     /// Load of the mean expert rank by that of the busiest over the last 10 s; 1 is even.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expert_balance: Option<f64>,
+    /// Its last start: until its pod had a node, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub startup_node_seconds: Option<f64>,
+    /// From there until its containers ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub startup_image_seconds: Option<f64>,
+    /// From there to its first answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub startup_engine_seconds: Option<f64>,
+    /// From there until the run took its weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub startup_weights_seconds: Option<f64>,
+    /// From there to its first token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub startup_first_token_seconds: Option<f64>,
     /// When the record was written, on the server's clock; set by the store.
     pub heartbeat: UnixMillis,
 }

@@ -69,6 +69,11 @@ impl Default for Lateness {
 }
 
 impl Lateness {
+    /// Whether its weights are too old, the grace included.
+    pub(super) fn is_late(&self) -> bool {
+        self.since.is_some()
+    }
+
     pub(super) fn is_told(&self) -> bool {
         self.told.is_some()
     }
