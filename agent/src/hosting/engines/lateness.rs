@@ -11,7 +11,8 @@ use ebbtide_queue::client::Backoff;
 use ebbtide_queue::control::VersionRecord;
 use tokio::time::Instant;
 
-use super::{Condition, EngineSlot, PROBE_FAILURES_LIMIT, Standing};
+use super::standing::Standing;
+use super::{Condition, EngineSlot};
 use crate::config::WeightsTerms;
 use crate::engine::WeightsAt;
 
@@ -149,7 +150,7 @@ impl Standing {
         if self.lateness.is_loading() {
             return;
         }
-        if self.probe_failures >= PROBE_FAILURES_LIMIT {
+        if self.is_away() {
             // Whatever comes back is another one.
             self.lateness.forget();
             return;

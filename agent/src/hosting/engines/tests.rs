@@ -2,8 +2,9 @@
 
 use async_trait::async_trait;
 
+use super::standing::{HOLD_OFF_MAX, HOLD_OFF_MIN};
 use super::*;
-use crate::engine::{GenerateCall, RequestId, TokenStream};
+use crate::engine::{GenerateCall, Lack, RequestId, TokenStream};
 
 const PAUSE_LIMIT: Duration = Duration::from_secs(10);
 
