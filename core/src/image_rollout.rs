@@ -1,22 +1,22 @@
 //! Whether an EP group under a new image is as fast as those under the old one: decided, not done.
 //!
-//! Compared is what one sequence gets: tokens per second by sequences in flight, of all groups over
-//! the same time. That falls with the number of sequences, so a group which is given clearly fewer
-//! than the others has not shown anything yet.
+//! Compared is what one sequence gets (`speed.rs`), beside the groups of an equal batch. Where none
+//! has one, only what holds all the more is said: a group with more sequences that is as fast, and
+//! one with fewer that is slower. Otherwise nothing has been shown yet.
+//!
+//! The same comparison names stragglers (`straggler.rs`), by another burden of proof. Here a change
+//! waits for the answer, and going on with a slow image costs every group: in doubt it does not go
+//! on. One other group is enough, as there may be no more; and as an open gate is never shut again,
+//! one long window decides instead of several short ones.
 
 use std::collections::VecDeque;
 use std::fmt;
 
+use crate::speed::{Beside, SAME_SPEED_SHARE, Work};
+
 /// Readings that a speed is made of. Two minutes, at one every 5 s: kernels are compiled and caches
 /// filled in the first one.
 pub const WINDOW_READINGS: usize = 24;
-
-/// The share of the others' speed that counts as the same. Two equal engines with different prompts
-/// differ by a few per cent.
-const SAME_SPEED_SHARE: f64 = 0.9;
-
-/// The share of the others' sequences that makes speeds comparable.
-const SAME_LOAD_SHARE: f64 = 0.8;
 
 /// What a group did at one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -49,15 +49,10 @@ impl SpeedWindow {
         self.readings.len() == WINDOW_READINGS
     }
 
-    /// Sequences in flight, summed over the readings.
-    fn sequences(&self) -> f64 {
-        self.readings.iter().map(|reading| f64::from(reading.in_flight)).sum()
-    }
-
-    /// Tokens per second that one sequence gets; of a full window.
-    fn per_sequence(&self) -> f64 {
-        let tokens: f64 = self.readings.iter().map(|reading| reading.tokens_per_second).sum();
-        tokens / self.sequences()
+    fn work(&self) -> Work {
+        let mut work = Work::default();
+        self.readings.iter().for_each(|it| work.add(it.tokens_per_second, it.in_flight));
+        work
     }
 }
 
@@ -70,8 +65,10 @@ pub enum SpeedVerdict {
     AsFast(f64),
     /// It was at work for so many readings.
     Measuring(usize),
-    /// It has this share of the sequences that the others have.
+    /// It has this share of the sequences that the others have, too few to have shown its speed.
     FewerSequences(f64),
+    /// It has this share of the sequences that the others have, too many to be called slower.
+    MoreSequences(f64),
     /// It is slower: its share of the others' speed.
     Slower(f64),
 }
@@ -89,6 +86,7 @@ impl SpeedVerdict {
             Self::AsFast(_) => "AsFast",
             Self::Measuring(_) => "Measuring",
             Self::FewerSequences(_) => "FewerSequences",
+            Self::MoreSequences(_) => "MoreSequences",
             Self::Slower(_) => "Slower",
         }
     }
@@ -99,13 +97,16 @@ impl fmt::Display for SpeedVerdict {
         let percent = |share: f64| (share * 100.0).round();
         match *self {
             Self::NothingToCompare => write!(f, "no group has another image"),
+            Self::AsFast(share) if share.is_infinite() => {
+                write!(f, "it makes tokens, and the other groups make none")
+            }
             Self::AsFast(share) => {
                 write!(f, "a sequence gets {} % of what the other groups give", percent(share))
             }
             Self::Measuring(readings) => {
                 write!(f, "at work for {readings} readings of {WINDOW_READINGS}")
             }
-            Self::FewerSequences(share) => {
+            Self::FewerSequences(share) | Self::MoreSequences(share) => {
                 write!(f, "has {} % of the sequences that the other groups have", percent(share))
             }
             Self::Slower(share) => {
@@ -122,24 +123,22 @@ pub fn judge_speed(new: &SpeedWindow, others: &[&SpeedWindow]) -> SpeedVerdict {
     if others.is_empty() {
         return SpeedVerdict::NothingToCompare;
     }
-    let others: Vec<&&SpeedWindow> = others.iter().filter(|other| other.is_full()).collect();
+    let others: Vec<Work> =
+        others.iter().filter(|other| other.is_full()).map(|other| other.work()).collect();
     if others.is_empty() || !new.is_full() {
         return SpeedVerdict::Measuring(new.readings.len());
     }
-    let load = new.sequences() / median(others.iter().map(|other| other.sequences()));
-    if load < SAME_LOAD_SHARE {
-        return SpeedVerdict::FewerSequences(load);
+    let new = new.work();
+    let equals: Vec<Work> =
+        others.iter().copied().filter(|other| new.has_batch_of(other)).collect();
+    let Beside { speed, batch } = new.beside(if equals.is_empty() { &others } else { &equals });
+    let is_equal = !equals.is_empty();
+    match speed >= SAME_SPEED_SHARE {
+        true if is_equal || batch > 1.0 => SpeedVerdict::AsFast(speed),
+        true => SpeedVerdict::FewerSequences(batch),
+        false if is_equal || batch < 1.0 => SpeedVerdict::Slower(speed),
+        false => SpeedVerdict::MoreSequences(batch),
     }
-    let speed = new.per_sequence() / median(others.iter().map(|other| other.per_sequence()));
-    // Others that make no token at all are no measure: 0 / 0 is no number.
-    if speed < SAME_SPEED_SHARE { SpeedVerdict::Slower(speed) } else { SpeedVerdict::AsFast(speed) }
-}
-
-/// The middle one of positive numbers, the lower one of two; there is at least one.
-fn median(numbers: impl Iterator<Item = f64>) -> f64 {
-    let mut numbers: Vec<f64> = numbers.collect();
-    numbers.sort_by(f64::total_cmp);
-    numbers[(numbers.len() - 1) / 2]
 }
 
 #[cfg(test)]
@@ -177,9 +176,10 @@ mod tests {
             (5_700.0, 64, "Slower"),
             // More sequences at the same speed each.
             (12_800.0, 128, "AsFast"),
-            // As many tokens in all, by too many sequences.
-            (6_400.0, 128, "Slower"),
+            // As many tokens in all, by so many sequences that each must get less.
+            (6_400.0, 128, "MoreSequences"),
             (0.0, 64, "Slower"),
+            (0.0, 4, "Slower"),
         ] {
             let new = full(tokens_per_second, in_flight);
             assert_eq!(word(&new, &[&old]), expected, "{tokens_per_second} of {in_flight}");
@@ -190,6 +190,23 @@ mod tests {
     fn few_sequences_are_no_proof_of_speed() {
         let (old, new) = (full(6_400.0, 64), full(800.0, 4));
         assert_eq!(word(&new, &[&old]), "FewerSequences");
+    }
+
+    #[test]
+    fn groups_of_an_equal_batch_are_the_measure_where_there_are_any() {
+        let (equal, wide) = (full(6_400.0, 64), full(12_800.0, 256));
+        assert_eq!(word(&full(4_000.0, 64), &[&equal, &wide, &wide]), "Slower");
+        assert_eq!(word(&full(6_400.0, 64), &[&equal, &wide, &wide]), "AsFast");
+        assert_eq!(word(&full(6_400.0, 64), &[&wide]), "FewerSequences");
+    }
+
+    #[test]
+    fn group_that_makes_no_token_is_never_as_fast() {
+        let idle = full(0.0, 64);
+        assert_eq!(word(&idle, &[&idle]), "Slower");
+        let verdict = judge_speed(&full(6_400.0, 64), &[&idle]);
+        assert!(verdict.goes_on(), "the image that mends the others may go on");
+        assert_eq!(verdict.to_string(), "it makes tokens, and the other groups make none");
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod observation;
 pub mod policy;
 pub mod sample;
 pub mod scale;
+mod speed;
 pub mod staleness;
 pub mod straggler;
 pub mod time;

@@ -1,10 +1,14 @@
 //! Which replicas are slower than their peers at an equal batch, so that they can be replaced.
 //!
-//! Speed is tokens per second and stream, the mean over a window. *Peers* of a replica are others
-//! of the same instance type whose batch (streams that make tokens) differs by a quarter at most.
-//! It is named when it stays below 80 % of its peers' median for three windows in a row, and no
-//! longer when it is above 90 % for two. With fewer than three peers nothing is said: a window
-//! without a verdict changes nothing, and ten of them in a row end what was said.
+//! Compared is what one stream gets (`speed.rs`), the mean over a window. *Peers* of a replica are
+//! others of the same instance type and an equal batch (streams that make tokens). It is named when
+//! it stays below 80 % of its peers' median for three windows in a row, and no longer when it is
+//! above 90 % for two. With fewer than three peers nothing is said: a window without a verdict
+//! changes nothing, and ten of them in a row end what was said.
+//!
+//! The same comparison lets a new image go on (`image_rollout.rs`), by another burden of proof.
+//! Here nobody asked, and to name one that is well costs a healthy replica: in doubt nothing is
+//! said, and what is said can be taken back. There a change waits for an answer.
 //!
 //! Pure: it sees one observation after the other, and takes its moments from them.
 
@@ -13,6 +17,7 @@ use std::time::Duration;
 
 use crate::ids::ReplicaId;
 use crate::observation::{Observation, ReplicaState, ReplicaView};
+use crate::speed::{SAME_SPEED_SHARE, Work};
 use crate::time::UnixMillis;
 
 /// Length of a window: long against a step of an engine and the prefill of a prompt.
@@ -24,12 +29,9 @@ const SAMPLES_NEEDED: u32 = 3;
 /// Fewest peers: the median of two is as often wrong as right.
 const PEERS_NEEDED: usize = 3;
 
-/// Largest difference between the batches of peers, as a share of the judged one.
-const BATCH_TOLERANCE: f64 = 0.25;
-
-/// Share of the peers' median below which a window is slow, and from which on it is good again.
+/// Share of the peers' median below which a window is slow. It is good again from
+/// [`SAME_SPEED_SHARE`] on; in between nothing changes.
 const SLOW_BELOW: f64 = 0.8;
-const GOOD_FROM: f64 = 0.9;
 
 /// Windows in a row that name a replica, that clear it, and without a verdict that end one.
 const SLOW_WINDOWS: u32 = 3;
@@ -58,9 +60,7 @@ pub struct StragglerMemory {
 #[derive(Debug, Clone, Default)]
 struct Sum {
     instance_type: Option<String>,
-    samples: u32,
-    tokens_per_second: f64,
-    generating: f64,
+    work: Work,
 }
 
 /// What is known of a replica from earlier windows.
@@ -111,7 +111,7 @@ impl StragglerMemory {
         let mut sums = std::mem::take(&mut self.sums);
         self.began = Some(now);
         // Who was not at work all the time is measured against nobody, and nobody against it.
-        sums.retain(|_, sum| sum.samples == samples);
+        sums.retain(|_, sum| sum.work.readings() == samples);
         for replica in sums.keys() {
             self.standings.entry(replica.clone()).or_default();
         }
@@ -129,40 +129,21 @@ fn is_at_work(replica: &ReplicaView) -> bool {
     is_free && is_generating && replica.tokens_per_second > 0.0
 }
 
-/// Its speed by the median of its peers (the lower of two middle ones); none with too few peers.
+/// Its speed by the median of its peers; none with too few of them.
 fn share_of(replica: &ReplicaId, sum: &Sum, sums: &BTreeMap<ReplicaId, Sum>) -> Option<f64> {
     let is_peer = |(id, other): &(&ReplicaId, &Sum)| {
-        let difference = (other.batch() - sum.batch()).abs();
         *id != replica
             && other.instance_type == sum.instance_type
-            && difference <= BATCH_TOLERANCE * sum.batch()
+            && sum.work.has_batch_of(&other.work)
     };
-    let mut speeds: Vec<f64> =
-        sums.iter().filter(is_peer).map(|(_, other)| other.speed()).collect();
-    if speeds.len() < PEERS_NEEDED {
-        return None;
-    }
-    let middle = (speeds.len() - 1) / 2;
-    let (_, median, _) = speeds.select_nth_unstable_by(middle, f64::total_cmp);
-    Some(sum.speed() / *median)
+    let peers: Vec<Work> = sums.iter().filter(is_peer).map(|(_, other)| other.work).collect();
+    (peers.len() >= PEERS_NEEDED).then(|| sum.work.beside(&peers).speed)
 }
 
 impl Sum {
     fn add(&mut self, replica: &ReplicaView) {
         self.instance_type.clone_from(&replica.instance_type);
-        self.samples += 1;
-        self.tokens_per_second += replica.tokens_per_second;
-        self.generating += f64::from(replica.generating.unwrap_or(0));
-    }
-
-    /// Streams that made tokens, on the average.
-    fn batch(&self) -> f64 {
-        self.generating / f64::from(self.samples)
-    }
-
-    /// Tokens per second and stream. Who has a sum made tokens.
-    fn speed(&self) -> f64 {
-        self.tokens_per_second / self.generating
+        self.work.add(replica.tokens_per_second, replica.generating.unwrap_or(0));
     }
 }
 
@@ -178,7 +159,7 @@ impl Standing {
         self.share = share;
         self.silent_windows = 0;
         self.slow_windows = if share < SLOW_BELOW { self.slow_windows + 1 } else { 0 };
-        self.good_windows = if share >= GOOD_FROM { self.good_windows + 1 } else { 0 };
+        self.good_windows = if share >= SAME_SPEED_SHARE { self.good_windows + 1 } else { 0 };
         if self.slow_windows >= SLOW_WINDOWS {
             self.is_named = true;
         } else if self.good_windows >= GOOD_WINDOWS {
