@@ -24,15 +24,13 @@ mod workers;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::time::Duration;
 
-use ebbtide_harness::{ControlPlane, require, until};
+use ebbtide_harness::{ControlPlane, EVENT_LIMIT, require, until};
 use serde_json::{Value, json};
 
 use self::release::{AGENT, CONTROLLER, NODES_OF, Release, TRAINER_AGENT, chart, shipped_policy};
 
-const EVENT_LIMIT: Duration = Duration::from_secs(60);
-const WAIT: [&str; 2] = ["--wait", "--timeout=60s"];
+const WAIT: [&str; 2] = ["--wait", "--timeout=300s"];
 
 // Case 43.
 #[tokio::test]

@@ -4,10 +4,10 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use ebbtide_core::ids::{GroupId, PolicyVersion};
 use ebbtide_core::work::{PromptGroup, Sampling};
+pub use ebbtide_harness::EVENT_LIMIT;
 use ebbtide_harness::{Error, Moto, Program, Redis, until};
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::control::{ControlView, VersionRecord};
@@ -20,9 +20,6 @@ use crate::aws::queue_url;
 
 /// The binary under test.
 pub const EBBTIDE: &str = env!("CARGO_BIN_EXE_ebbtide");
-
-/// Longest wait for anything in these stories.
-pub const EVENT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A file that is deleted with the test.
 pub fn policy_file(folder: &Path, text: &str) -> String {

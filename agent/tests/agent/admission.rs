@@ -1,5 +1,6 @@
 //! Admission control against whole engines: the queue, not the engine, holds the work that waits.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use ebbtide_agent::emulator::engine::EngineCounts;
@@ -14,14 +15,21 @@ use tokio::task::JoinHandle;
 use crate::outages::{body_of, free_port};
 use crate::world::{World, engine_config, group, until, within};
 
-/// Follows the engine until it has finished so many; the most that waited in it.
-fn most_waiting(engine: &EngineHandle, finished: u64) -> JoinHandle<usize> {
+/// Follows the engine from the moment at which it has finished so many until it has finished
+/// others; the most that there were meanwhile.
+fn most(
+    engine: &EngineHandle,
+    finished: Range<u64>,
+    figure: fn(&EngineCounts) -> usize,
+) -> JoinHandle<usize> {
     let engine = engine.clone();
     tokio::spawn(async move {
         let mut most = 0;
         let ended = |counts: &EngineCounts| {
-            most = most.max(counts.waiting);
-            counts.finished_length >= finished
+            if counts.finished_length >= finished.start {
+                most = most.max(figure(counts));
+            }
+            counts.finished_length >= finished.end
         };
         within(engine.wait_for(ended)).await;
         most
@@ -49,7 +57,7 @@ async fn no_more_than_the_look_ahead_waits_in_an_engine() {
     let node = world.node("n1").with(|config| config.concurrency_per_engine = 256);
     let place = node.with_engine(|engine| *engine = engine_of(8));
     let node = place.start();
-    let most = most_waiting(&node.place.engine.handle(), 120);
+    let most = most(&node.place.engine.handle(), 0..120, |counts| counts.waiting);
     world.take_samples(120).await;
     let most = within(most).await.expect("no panic");
     assert!(most <= 2, "{most} waited in the engine");
@@ -142,22 +150,29 @@ async fn siblings_of_a_prompt_are_written_by_one_engine() {
 #[tokio::test(flavor = "multi_thread")]
 async fn engine_with_a_full_kv_cache_is_given_less() {
     let world = World::new();
-    world.enqueue(groups(10, 16, 300)).await;
-    let node = world.node("n1").with(|config| config.concurrency_per_engine = 64);
-    // Sixteen sequences of 300 tokens fill it to 98 %.
+    // Prompts fill most of it: sixteen sequences have 98 % of it from their first token to their
+    // last, a second later, and fourteen 85 %.
+    let with_long_prompt = |group| PromptGroup { prompt_token_ids: vec![7; 8_000], ..group };
+    world.enqueue(groups(4, 16, 200).into_iter().map(with_long_prompt)).await;
+    let node = world.node("n1").with(|config| config.concurrency_per_engine = 16);
     let node = node.with_engine(|engine| {
-        *engine = EngineConfig { context_length: 306, ..engine_of(16) };
+        *engine = EngineConfig { context_length: 8_200, ..engine_of(16) };
     });
     let node = node.start();
     let engine = node.place.engine.handle();
-    within(engine.wait_for(|counts| counts.kv_cache_usage >= 0.96)).await;
+    within(engine.wait_for(|counts| counts.running == 16)).await;
     until(|| async {
         let records = records(&world).await;
-        records.is_some_and(|(engine, _)| engine.places.is_some_and(|places| places < 16))
+        records.is_some_and(|(engine, _)| engine.places == Some(14))
     })
     .await;
-    world.take_samples(160).await;
-    assert_eq!(node.agent.counts().units_completed, 160);
+    // Those that run meanwhile are left alone.
+    let ended = engine.counts().finished_length;
+    let most = most(&engine, ended + 16..64, |counts| counts.running);
+    world.take_samples(64).await;
+    let most = within(most).await.expect("no panic");
+    assert!(most <= 14, "{most} ran in it");
+    assert_eq!(node.agent.counts().handed_back_total(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

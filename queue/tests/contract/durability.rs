@@ -1,9 +1,8 @@
 //! Redis for real: what must stand before a queue is built on it, and what outlasts its end.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use ebbtide_harness::{Redis, require, until};
+use ebbtide_harness::{EVENT_LIMIT, Redis, require, until};
 use ebbtide_queue::client::{QueueError, WorkQueue};
 use ebbtide_queue::redis::{Durability, RedisOptions, RedisPort};
 use ebbtide_queue::reply::WriteReply;
@@ -68,7 +67,7 @@ async fn client_and_work_outlast_a_restart_of_redis() {
     let during = queue.enqueue(group("h", 1)).await;
     assert!(during.is_err(), "nobody may be told that it was stored");
     redis.restart().await.expect("restarts");
-    let reply = until("the queue to answer again", Duration::from_secs(10), || async {
+    let reply = until("the queue to answer again", EVENT_LIMIT, || async {
         queue.enqueue(group("h", 1)).await.ok()
     });
     assert_eq!(reply.await.expect("answers"), WriteReply::Ok);
@@ -95,7 +94,7 @@ async fn lease_whose_reply_was_lost_is_learnt_by_the_next_call() {
     let lost = queue.lease(&holder, 2, LONG, Default::default()).await;
     assert!(lost.is_err_and(|error| error.is_retriable()));
     redis.resume().expect("resumes");
-    let learnt = until("the queue to answer again", Duration::from_secs(10), || async {
+    let learnt = until("the queue to answer again", EVENT_LIMIT, || async {
         queue.lease(&holder, 2, LONG, Default::default()).await.ok()
     });
     assert_eq!(learnt.await.expect("answers").grants.len(), 2);
@@ -119,7 +118,7 @@ async fn nothing_is_added_when_memory_is_short_and_what_is_there_goes_on() {
         ballast.query_async::<()>(&mut connection).await.unwrap();
     }
     let number = std::sync::atomic::AtomicU32::new(0);
-    until("the queue to refuse more", Duration::from_secs(10), || async {
+    until("the queue to refuse more", EVENT_LIMIT, || async {
         let number = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let reply = queue.enqueue(group(&format!("filler{number}"), 1)).await;
         (reply.expect("no error of the server") == WriteReply::Busy).then_some(())

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ebbtide_core::ids::{Holder, NodeName};
+use ebbtide_harness::EVENT_LIMIT;
 use ebbtide_queue::command::Then;
 
 use super::worlds::*;
@@ -35,7 +36,7 @@ async fn units_of_a_node_are_counted_whoever_holds_them_on_it(world: World) {
             reaped += world.queue.reap(10).await.unwrap();
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), reaped).await.expect("they ran out");
+    tokio::time::timeout(EVENT_LIMIT, reaped).await.expect("they ran out");
     assert_eq!((held(&n1).await, held(&n10).await), (0, of_other.len() as u64));
     assert_eq!(world.queue.audit(false).await.unwrap(), []);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ebbtide_core::ids::{PolicyVersion, UnitId};
 use ebbtide_core::work::{OnDeadSlot, ResumePolicy};
-use ebbtide_harness::until;
+use ebbtide_harness::{EVENT_LIMIT, until};
 use ebbtide_queue::client::LeaseTerms;
 use ebbtide_queue::command::{
     HandBackCause, ProgressLimits, Renewal, Stage, Then, UnitWrite, Waiting,
@@ -479,7 +479,7 @@ async fn tokens_are_progress_while_the_environment_is_waited_for(world: World) {
     assert!(wait(LONG).await);
     // Long after the wait began, by this queue's clock, but right after a token.
     let began = world.status().await.now;
-    until("the queue's clock to go on", Duration::from_secs(5), || async {
+    until("the queue's clock to go on", EVENT_LIMIT, || async {
         (world.status().await.now.since(began) > Duration::from_millis(30)).then_some(())
     })
     .await

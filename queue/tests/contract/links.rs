@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebbtide_harness::{Redis, RedisAuthority, RedisCluster, RedisSentinels, require, until};
+use ebbtide_harness::{
+    EVENT_LIMIT, Redis, RedisAuthority, RedisCluster, RedisSentinels, require, until,
+};
 use ebbtide_queue::client::{QueueError, WorkQueue};
 use ebbtide_queue::command::{HandBackCause, Then, UnitWrite};
 use ebbtide_queue::redis::{Durability, RedisOptions, RedisPort, acl_rule};
 use ebbtide_queue::reply::{Grant, WriteReply};
 
 use super::worlds::*;
-
-/// Bound of everything that is waited for.
-pub const LIMIT: Duration = Duration::from_secs(30);
 
 pub async fn connect(options: RedisOptions) -> Result<WorkQueue, QueueError> {
     Ok(WorkQueue::new(Arc::new(RedisPort::connect(options).await?)))
@@ -59,7 +58,7 @@ async fn group_lives(options: RedisOptions) {
 
 /// What one client does wakes another.
 pub async fn hint_arrives(teller: &WorkQueue, listener: &WorkQueue) {
-    until("a hint", LIMIT, || async {
+    until("a hint", EVENT_LIMIT, || async {
         let listening = tokio::time::timeout(
             Duration::from_millis(500),
             listener.woken(ebbtide_queue::client::Hint::Work),

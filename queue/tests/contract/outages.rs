@@ -5,14 +5,14 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use ebbtide_harness::{
-    Redis, RedisCluster, RedisOptions as Server, RedisSentinels, require, until,
+    EVENT_LIMIT, Redis, RedisCluster, RedisOptions as Server, RedisSentinels, require, until,
 };
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::command::{Then, UnitWrite};
 use ebbtide_queue::reply::WriteReply;
 use tokio::time::Instant;
 
-use super::links::{LIMIT, connect, hint_arrives, safe};
+use super::links::{connect, hint_arrives, safe};
 use super::worlds::*;
 
 /// Far above a call on this machine, far below the time limit of one that is not answered.
@@ -76,9 +76,11 @@ async fn others_go_on(queue: &WorkQueue, names: &[String], away: &[u16]) {
 }
 
 async fn shard_works(queue: &WorkQueue, name: &str) {
-    until("the shard to be back", LIMIT, || async { queue.enqueue(group(name, 1)).await.ok() })
-        .await
-        .expect("back");
+    until("the shard to be back", EVENT_LIMIT, || async {
+        queue.enqueue(group(name, 1)).await.ok()
+    })
+    .await
+    .expect("back");
 }
 
 #[tokio::test]
@@ -109,7 +111,7 @@ async fn silent_master_of_a_cluster_stops_only_its_own_shards() {
     cluster.nodes[lost].pause().expect("pauses");
     // The first call finds out. No later one waits for that server again.
     assert!(queue.enqueue(group(&names[0], 1)).await.is_err());
-    until("the server to count as away", LIMIT, || async {
+    until("the server to count as away", EVENT_LIMIT, || async {
         let began = Instant::now();
         let is_refused = queue.enqueue(group(&names[0], 1)).await.is_err();
         (is_refused && began.elapsed() < QUICK).then_some(())
@@ -159,7 +161,7 @@ async fn memory_counts_for_the_server_that_has_the_shard() {
         let key = format!("{{run-1:0}}:ballast{part}");
         cluster.nodes[full].talk(&["SET", &key, &ballast]).await.expect("set");
     }
-    until("the full server to refuse more", LIMIT, || async {
+    until("the full server to refuse more", EVENT_LIMIT, || async {
         let reply = queue.enqueue(group(&names[0], 1)).await.expect("an answer");
         (reply == WriteReply::Busy).then_some(())
     })
@@ -190,7 +192,9 @@ async fn acknowledged_writes_outlast_a_fail_over_under_load() {
     }
     let count = || acknowledged.lock().unwrap().len();
     let more_than = |enough: usize| {
-        until("acknowledged writes", LIMIT, move || async move { (count() > enough).then_some(()) })
+        until("acknowledged writes", EVENT_LIMIT, move || async move {
+            (count() > enough).then_some(())
+        })
     };
     more_than(100).await.expect("work");
     set.nodes[0].kill();
@@ -221,7 +225,7 @@ async fn link_moves_to_the_new_master_when_the_old_one_hangs() {
     queue.enqueue(group("before", 1)).await.expect("enqueue");
     set.kill_sentinel(0);
     set.nodes[0].pause().expect("pauses");
-    until("another master", LIMIT, || async { queue.enqueue(group("after", 1)).await.ok() })
+    until("another master", EVENT_LIMIT, || async { queue.enqueue(group("after", 1)).await.ok() })
         .await
         .expect("moves");
     hint_arrives(&queue, &other).await;
@@ -237,7 +241,7 @@ async fn pair(kind: Server) -> Result<(Redis, Redis), ebbtide_harness::Error> {
     let master = kind.clone().start().await?;
     let replica_of = format!("127.0.0.1 {}", master.port());
     let replica = kind.arguments(&["--replicaof", &replica_of]).start().await?;
-    until("the replica to have the data", LIMIT, || async {
+    until("the replica to have the data", EVENT_LIMIT, || async {
         let state = master.talk(&["INFO", "replication"]).await.ok()?.remove(0);
         state.contains("state=online").then_some(())
     })
@@ -264,7 +268,8 @@ async fn repeated_write_is_acknowledged_only_by_a_replica(kind: Server) {
     assert_eq!(granted.unwrap().grants.len(), 1);
     assert!(waiting.await.is_err(), "still no replica has it");
     replica.resume().expect("resumes");
-    let reply = until("the replica", LIMIT, || async { later.enqueue(group("g", 1)).await.ok() });
+    let reply =
+        until("the replica", EVENT_LIMIT, || async { later.enqueue(group("g", 1)).await.ok() });
     assert_eq!(reply.await.expect("acknowledged"), WriteReply::AlreadyDone);
 }
 

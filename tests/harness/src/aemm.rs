@@ -4,18 +4,14 @@
 //! only the first two clients ever see an event. Times are in UTC, as the mock prints "GMT"
 //! without converting. Delays (`--mock-delay-sec`) count from its start.
 
-use std::time::Duration;
-
 use crate::{
-    Error,
+    EVENT_LIMIT, Error,
     folder::RunFolder,
     http, parts,
     port::free_port,
     process::{Launch, Service},
     report,
 };
-
-const READY_LIMIT: Duration = Duration::from_secs(20);
 
 /// A running metadata mock of this test's own; killed on drop.
 #[derive(Debug)]
@@ -70,6 +66,6 @@ impl Aemm {
 
     async fn ready(&mut self) -> Result<(), Error> {
         let url = format!("{}/latest/meta-data/", self.base_url());
-        self.service.ready("an answer over HTTP", READY_LIMIT, || http::answers(&url)).await
+        self.service.ready("an answer over HTTP", EVENT_LIMIT, || http::answers(&url)).await
     }
 }

@@ -15,7 +15,7 @@
 //! | `kubectl`, `helm` | [`ControlPlane::kubectl`], [`ControlPlane::helm`] |
 //! | a program under test, as a process | [`Program::options`] |
 //! | figures of a benchmark, costs of a process | [`Figures`], [`cpu_time`], [`resident_mib`] |
-//! | to wait for an event, with a bound | [`until`] |
+//! | to wait for an event, with a bound | [`until`], [`EVENT_LIMIT`] |
 //!
 //! Every start returns a `Result`; wrap it in [`require!`], which decides what a missing part
 //! means (a listed skip, or a failure with `CI=true`). What must not happen here: a sleep without
@@ -59,7 +59,7 @@ pub use folder::sweep_ended_runs;
 pub use locate::Located;
 pub use moto::Moto;
 pub use parts::{PARTS, Part};
-pub use poll::until;
+pub use poll::{EVENT_LIMIT, until};
 pub use program::{Program, ProgramOptions};
 pub use redis::{Redis, RedisAuthority, RedisCluster, RedisOptions, RedisSentinels};
 pub use report::{Skipped, is_ci, is_long, take_or_skip};

@@ -2,19 +2,14 @@
 //!
 //! Any credentials and regions are accepted; instances do not boot, they are "running" at once.
 
-use std::time::Duration;
-
 use crate::{
-    Error,
+    EVENT_LIMIT, Error,
     folder::RunFolder,
     http, parts,
     port::free_port,
     process::{Launch, Service},
     report,
 };
-
-/// Importing it takes a few seconds on a busy machine.
-const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// A running moto server of this test's own; killed on drop.
 #[derive(Debug)]
@@ -76,6 +71,6 @@ impl Moto {
 
     async fn ready(&mut self) -> Result<(), Error> {
         let url = format!("{}/moto-api/", self.url());
-        self.service.ready("an answer over HTTP", READY_LIMIT, || http::answers(&url)).await
+        self.service.ready("an answer over HTTP", EVENT_LIMIT, || http::answers(&url)).await
     }
 }

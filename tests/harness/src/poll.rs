@@ -7,6 +7,10 @@ use std::{
 
 use crate::Error;
 
+/// Bound of a wait for an event. It ends a test that hangs and costs the others nothing: machines
+/// that do much else were seen to take a minute for what takes 5 s alone.
+pub const EVENT_LIMIT: Duration = Duration::from_secs(300);
+
 /// How often an event is looked for: short against a service's start (1 s), long against one check.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 

@@ -9,10 +9,10 @@ use std::{
 use serde_json::Value;
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
-use crate::{Error, parts, parts::Part, place, report};
+use crate::{EVENT_LIMIT, Error, parts, parts::Part, place, report};
 
-/// Longer than any `helm install --wait --timeout` of a test.
-const COMMAND_LIMIT: Duration = Duration::from_secs(300);
+/// Longer than a command waits by itself: `helm install --wait --timeout`, `kubectl wait`.
+const COMMAND_LIMIT: Duration = EVENT_LIMIT.saturating_mul(2);
 
 #[derive(Debug, Clone)]
 struct Tool {

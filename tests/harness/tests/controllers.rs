@@ -1,17 +1,14 @@
 //! The two controllers that can be added to a control plane do what they do in a real cluster.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use ebbtide_harness::{
-    ControlPlane, Error, InstanceType, Karpenter, Kubectl, LwsController, NodeSpec, require, until,
+    ControlPlane, EVENT_LIMIT, Error, InstanceType, Karpenter, Kubectl, LwsController, NodeSpec,
+    require, until,
 };
 use serde_json::{Value, json};
 
-const EVENT_LIMIT: Duration = Duration::from_secs(60);
 const DISRUPTED_TAINT: &str = "karpenter.sh/disrupted";
 
 #[tokio::test]

@@ -4,16 +4,14 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use ebbtide_harness::{
-    Aemm, ControlPlane, Error, Moto, NodeSpec, Program, Redis, RedisCluster, RedisSentinels,
-    require, until,
+    Aemm, ControlPlane, EVENT_LIMIT, Error, Moto, NodeSpec, Program, Redis, RedisCluster,
+    RedisSentinels, require, until,
 };
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-
-const EVENT_LIMIT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn redis_keeps_its_data_over_a_restart_and_a_kill() {

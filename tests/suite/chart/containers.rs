@@ -3,13 +3,12 @@
 //! program's own, and the rights are enough.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::routing::post;
-use ebbtide_harness::{Aemm, ControlPlane, Moto, Program, Redis, require, until};
+use ebbtide_harness::{Aemm, ControlPlane, EVENT_LIMIT, Moto, Program, Redis, require, until};
 use ebbtide_queue::control::NodeRole;
 use serde_json::{Value, json};
 
@@ -19,8 +18,6 @@ use crate::programs::queue;
 
 use super::kubelet::{end, start};
 use super::release::{AGENT, CONTROLLER, LEASE, Release, TRAINER_AGENT};
-
-const EVENT_LIMIT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn agent_of_the_chart_marks_and_empties_its_node_with_the_rights_of_its_account() {

@@ -32,7 +32,8 @@ async fn node_of_karpenter(cluster: &ControlPlane) -> (Space<'_>, String, String
     let pod = space.running_pod("engine").await;
     let claims = kubectl.get(&["nodeclaims"]).await.unwrap();
     let claim = claims["items"][0]["metadata"]["name"].as_str().unwrap().to_owned();
-    let initialized = ["wait", "--for=condition=Initialized", "--timeout=60s", "nodeclaim", &claim];
+    let initialized =
+        ["wait", "--for=condition=Initialized", "--timeout=300s", "nodeclaim", &claim];
     kubectl.run(&initialized).await.unwrap();
     (space, pod, claim)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ebbtide_harness::Redis;
+use ebbtide_harness::{EVENT_LIMIT, Redis};
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::control::{
     DrainReason, DrainRecord, DrainRequest, NodeNames, NodeRecord, NodeState,
@@ -44,7 +44,7 @@ impl Run {
             .args(["--redis", &self.url, "--run", &self.name])
             .kill_on_drop(true)
             .output();
-        let output = tokio::time::timeout(Duration::from_secs(120), output).await;
+        let output = tokio::time::timeout(EVENT_LIMIT, output).await;
         let output = output.expect("every command is bounded").unwrap();
         Said {
             code: output.status.code().unwrap(),

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::*;
 
 /// No test waits longer than this for one event.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(300);
 
 pub(super) async fn bounded<T>(event: impl Future<Output = T>) -> T {
     timeout(LIMIT, event).await.expect("the event did not come in time")

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(300);
 
 struct Client {
     http: reqwest::Client,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ebbtide_harness::{Error, Redis, require, until};
+use ebbtide_harness::{EVENT_LIMIT, Error, Redis, require, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::load::Load;
-use crate::links::{LIMIT, connect};
+use crate::links::connect;
 use crate::worlds::options;
 
 /// Units completed before the master dies.
@@ -31,7 +31,7 @@ impl Lagging {
         line.spawn(hold_up(listener, master.address(), lag));
         let replica_of = format!("127.0.0.1 {port}");
         let replica = Redis::options().arguments(&["--replicaof", &replica_of]).start().await?;
-        until("the replica to have the data", LIMIT, || async {
+        until("the replica to have the data", EVENT_LIMIT, || async {
             let state = master.talk(&["INFO", "replication"]).await.ok()?.remove(0);
             state.contains("state=online").then_some(())
         })

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ebbtide_core::ids::{GroupId, Holder};
 use ebbtide_core::sample::Chunk;
-use ebbtide_harness::until;
+use ebbtide_harness::{EVENT_LIMIT, until};
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::command::{HandBackCause, Then, UnitWrite};
 use ebbtide_queue::reply::{Grant, TakenGroup, WriteReply};
@@ -29,8 +29,6 @@ const BATCH: usize = 32;
 const OPEN_GROUPS: usize = 400;
 /// A lease that nobody learnt of is free again after this.
 const LEASE: Duration = Duration::from_secs(3);
-/// A check's reads and the wait for progress after a kill; far longer than a fail-over takes.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// The load, and what it knows.
 pub struct Load {
@@ -73,7 +71,7 @@ impl Load {
     pub async fn progress(&self, units: u64) {
         let enough = self.counts().completed + units;
         // A hundred a second is far below what the slowest of them does.
-        let limit = LIMIT + Duration::from_millis(10) * u32::try_from(units).unwrap();
+        let limit = EVENT_LIMIT + Duration::from_millis(10) * u32::try_from(units).unwrap();
         until("work to go on", limit, || async {
             (self.counts().completed >= enough).then_some(())
         })
@@ -94,15 +92,17 @@ impl Load {
     pub async fn check(&self) {
         let _alone = self.parties.gate.write().await;
         let queue = &self.parties.queue;
-        let status = until("a status", LIMIT, || async { queue.status().await.complete().ok() });
+        let status =
+            until("a status", EVENT_LIMIT, || async { queue.status().await.complete().ok() });
         let status = ShardStatus::sum(status.await.unwrap());
-        let units = until("all units", LIMIT, || async { queue.scan().await.ok() }).await.unwrap();
+        let units =
+            until("all units", EVENT_LIMIT, || async { queue.scan().await.ok() }).await.unwrap();
         assert_sums_hold(&status, &units);
-        let findings = until("an audit", LIMIT, || async { queue.audit(false).await.ok() });
+        let findings = until("an audit", EVENT_LIMIT, || async { queue.audit(false).await.ok() });
         assert_eq!(findings.await.unwrap(), []);
         let lost = self.parties.ledger().compare(&units);
         for group in lost {
-            until("the group to be enqueued again", LIMIT, || async {
+            until("the group to be enqueued again", EVENT_LIMIT, || async {
                 queue.enqueue(group.clone()).await.ok()
             })
             .await
@@ -124,7 +124,7 @@ impl Load {
             ended.expect("a producer");
         }
         let open = || self.parties.ledger().open_groups();
-        until("the end of the run", LIMIT, || async { (open() == 0).then_some(()) })
+        until("the end of the run", EVENT_LIMIT, || async { (open() == 0).then_some(()) })
             .await
             .unwrap_or_else(|error| panic!("{error}: {} groups are open", open()));
         self.others.shutdown().await;

@@ -1,10 +1,10 @@
 //! Servers that are killed, restarted and failed over while a run is at full speed.
 
-use ebbtide_harness::{Redis, RedisCluster, RedisSentinels, is_long, require, until};
+use ebbtide_harness::{EVENT_LIMIT, Redis, RedisCluster, RedisSentinels, is_long, require, until};
 
 use super::ledger::Losses;
 use super::load::Load;
-use crate::links::{LIMIT, connect, safe};
+use crate::links::{connect, safe};
 use crate::worlds::options;
 
 const SHARDS: u16 = 4;
@@ -101,7 +101,7 @@ async fn nothing_acknowledged_is_lost_when_a_master_of_a_cluster_fails_over_unde
     cluster.nodes[lost].kill();
     // The masters come first, then the replica of each.
     let promoted = &cluster.nodes[lost + 3];
-    until("the replica to be promoted", LIMIT, || async {
+    until("the replica to be promoted", EVENT_LIMIT, || async {
         let state = promoted.talk(&["INFO", "replication"]).await.ok()?.remove(0);
         state.contains("role:master").then_some(())
     })

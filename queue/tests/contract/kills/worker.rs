@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ebbtide_core::ids::Holder;
 use ebbtide_core::sample::Score;
-use ebbtide_harness::{Error, Program, until};
+use ebbtide_harness::{EVENT_LIMIT, Error, Program, until};
 use ebbtide_queue::client::{LeaseTerms, WorkQueue};
 use ebbtide_queue::command::{
     HandBackCause, ProgressLimits, Renewal, Stage, Then, UnitWrite, Waiting,
@@ -16,7 +16,7 @@ use ebbtide_queue::redis::RedisOptions;
 use ebbtide_queue::reply::{Grant, WriteReply};
 
 use super::load::{append, end, stored, write};
-use crate::links::{LIMIT, connect};
+use crate::links::connect;
 use crate::worlds::{holder, options, stop, tokens};
 
 const VARIABLE: &str = "EBBTIDE_TEST_WORKER";
@@ -96,7 +96,9 @@ impl Worker {
         if self.orders.waits_before == Some(self.calls) {
             println!("waits before call {};", self.calls);
             let go_on: &Path = &self.orders.go_on;
-            until("the parent", LIMIT, || async { go_on.exists().then_some(()) }).await.unwrap();
+            until("the parent", EVENT_LIMIT, || async { go_on.exists().then_some(()) })
+                .await
+                .unwrap();
         }
         self.calls += 1;
     }

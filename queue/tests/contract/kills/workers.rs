@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ebbtide_core::ids::UnitId;
-use ebbtide_harness::{Program, Redis, require, until};
+use ebbtide_harness::{EVENT_LIMIT, Program, Redis, require, until};
 use ebbtide_queue::command::Then;
 use ebbtide_queue::redis::{Layout, RedisOptions};
 use ebbtide_queue::reply::{TakenGroup, WriteReply};
@@ -13,7 +13,6 @@ use tokio::time::Instant;
 
 use super::load::{WHOLE, stored};
 use super::worker::{CALLS, LEASE, Orders, SCRIPT_TOKENS, score};
-use crate::links::LIMIT;
 use crate::worlds::*;
 
 /// The time beyond its lease that a dead worker's unit may wait.
@@ -42,7 +41,7 @@ impl Story {
         let orders = Orders { url, run, name, waits_before, go_on: go_on.clone() };
         let mut worker = orders.start().expect("starts");
         let waits = format!("waits before call {calls};");
-        worker.logged(&waits, LIMIT).await.expect("comes to its boundary");
+        worker.logged(&waits, EVENT_LIMIT).await.expect("comes to its boundary");
         Self { world, worker, go_on }
     }
 
@@ -50,7 +49,7 @@ impl Story {
     async fn others_finish(&self) -> Duration {
         let began = Instant::now();
         let other = holder("other");
-        until("the group to be sealed", LIMIT, || async {
+        until("the group to be sealed", EVENT_LIMIT, || async {
             for grant in self.world.lease(&other, 2, LONG).await {
                 let rest = SCRIPT_TOKENS - stored(&grant);
                 let tail = vec![tokens(stored(&grant), rest, 0)];
@@ -129,7 +128,7 @@ async fn worker_stopped_between_any_two_calls_for_longer_than_its_lease_writes_n
         let before = story.accepted();
         std::fs::write(&story.go_on, "").expect("tells it to go on");
         story.worker.resume().expect("goes on");
-        story.worker.logged("done;", LIMIT).await.expect("tries the rest of its script");
+        story.worker.logged("done;", EVENT_LIMIT).await.expect("tries the rest of its script");
         assert_eq!(story.accepted(), before, "a late write was accepted after {calls} calls");
         std::fs::remove_file(&story.go_on).expect("is there");
         story.is_published_once_without_late_tokens().await;
@@ -161,7 +160,7 @@ async fn workers_killed_at_any_moment_lose_nothing_and_publish_nothing_twice() {
         for number in 0..GROUPS {
             world.enqueue(&group(&format!("g{kill}-{number}"), 4)).await;
         }
-        until("work to go on", LIMIT, || async {
+        until("work to go on", EVENT_LIMIT, || async {
             (world.status().await.completed >= enough).then_some(())
         })
         .await
@@ -170,7 +169,7 @@ async fn workers_killed_at_any_moment_lose_nothing_and_publish_nothing_twice() {
         processes[kill % PROCESSES] = start(PROCESSES + kill);
     }
     let wanted = KILLS * GROUPS;
-    until("every group to be sealed", LIMIT, || async {
+    until("every group to be sealed", EVENT_LIMIT, || async {
         (world.status().await.groups_sealed as usize == wanted).then_some(())
     })
     .await

@@ -6,21 +6,19 @@
 //! Its health and its metrics are served on all addresses of the machine, not only on 127.0.0.1:
 //! Karpenter has no setting for it.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf};
 
 use serde_json::{Value, json};
 
 use super::{ControlPlane, InstanceType, crds};
 use crate::{
-    Error,
+    EVENT_LIMIT, Error,
     folder::RunFolder,
     http, parts,
     port::free_port,
     process::{Launch, Service},
     report,
 };
-
-const READY_LIMIT: Duration = Duration::from_secs(90);
 
 /// Karpenter on one control plane; killed on drop.
 #[derive(Debug)]
@@ -61,7 +59,7 @@ impl Karpenter {
             .variable("DISABLE_LEADER_ELECTION", "true");
         let mut service = Service::start(launch, folder)?;
         let ready_url = format!("http://127.0.0.1:{health_port}/readyz");
-        service.ready("/readyz to answer ok", READY_LIMIT, || http::succeeds(&ready_url)).await?;
+        service.ready("/readyz to answer ok", EVENT_LIMIT, || http::succeeds(&ready_url)).await?;
         report::took_part(&parts::KARPENTER, &located.version);
         Ok(Self { service })
     }

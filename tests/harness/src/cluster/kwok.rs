@@ -1,10 +1,10 @@
 //! `kwok`, which plays the kubelets with the stages in `stages.yaml`.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path};
 
 use super::nodes::PLAYED_NODE_ANNOTATION;
 use crate::{
-    Error,
+    EVENT_LIMIT, Error,
     folder::RunFolder,
     http,
     port::free_port,
@@ -18,7 +18,6 @@ pub const PATIENT_POD_ANNOTATION: &str = "kwok.x-k8s.io/patient";
 
 /// For nodes that were created without an address; nothing listens there.
 const ADDRESS_OF_OTHER_NODES: &str = "10.0.0.1";
-const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// On a control plane of ours it plays every node; elsewhere only those the tests have added.
 pub(super) async fn start(
@@ -43,7 +42,7 @@ pub(super) async fn start(
         .arguments(["--node-ip", ADDRESS_OF_OTHER_NODES, "--cidr", "10.2.0.1/16"]);
     let mut kwok = Service::start(launch, folder)?;
     let health_url = format!("http://{address}/healthz");
-    kwok.ready("an answer over HTTP", READY_LIMIT, || http::answers(&health_url)).await?;
+    kwok.ready("an answer over HTTP", EVENT_LIMIT, || http::answers(&health_url)).await?;
     Ok(kwok)
 }
 

@@ -8,22 +8,19 @@ use std::{
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use serde_json::{Deserializer, Value, json};
 
 use super::{ControlPlane, crds, credentials::Credentials};
 use crate::{
-    Error, Kubectl,
+    EVENT_LIMIT, Error, Kubectl,
     folder::RunFolder,
     parts,
     port::free_port,
     process::{Launch, Service},
     report,
 };
-
-const READY_LIMIT: Duration = Duration::from_secs(90);
 
 /// On every pod of a LeaderWorkerSet, from the controller or from the webhook.
 const SET_NAME_LABEL: &str = "leaderworkerset.sigs.k8s.io/name";
@@ -78,7 +75,7 @@ impl LwsController {
         let probe = data.join("probe.json");
         fs::write(&probe, smallest_set().to_string()).map_err(Error::io("write", &probe))?;
         service
-            .ready("the defaults of a LeaderWorkerSet", READY_LIMIT, || {
+            .ready("the defaults of a LeaderWorkerSet", EVENT_LIMIT, || {
                 gets_defaults(kubectl, &probe)
             })
             .await?;

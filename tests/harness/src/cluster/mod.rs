@@ -22,7 +22,6 @@ use std::{
     ops::Deref,
     path::{Path, PathBuf},
     process, thread,
-    time::Duration,
 };
 
 use serde_json::json;
@@ -35,10 +34,10 @@ pub use kwok::PATIENT_POD_ANNOTATION;
 pub use lws::LwsController;
 pub use nodes::NodeSpec;
 
-use crate::{Error, Helm, Kubectl, folder::RunFolder, parts, process::Service, report, until};
+use crate::{
+    EVENT_LIMIT, Error, Helm, Kubectl, folder::RunFolder, parts, process::Service, report, until,
+};
 use servers::Servers;
-
-const NAMESPACE_LIMIT: Duration = Duration::from_secs(30);
 
 /// A control plane; ended on drop.
 #[derive(Debug)]
@@ -205,7 +204,7 @@ impl ControlPlane {
     /// Until the controller manager has made it, admission refuses every pod of the namespace.
     async fn default_account_exists(&self, space: &str) -> Result<(), Error> {
         let what = format!("the default service account of namespace {space}");
-        until(&what, NAMESPACE_LIMIT, || async {
+        until(&what, EVENT_LIMIT, || async {
             let arguments = ["get", "serviceaccount", "default", "--namespace", space];
             self.kubectl.run(&arguments).await.ok()
         })

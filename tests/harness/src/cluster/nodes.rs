@@ -3,17 +3,14 @@
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicU16, Ordering},
-    time::Duration,
 };
 
 use serde_json::{Value, json};
 
-use crate::{Error, Kubectl};
+use crate::{EVENT_LIMIT, Error, Kubectl};
 
 /// Nodes with this annotation are played by `kwok` on any cluster.
 pub(super) const PLAYED_NODE_ANNOTATION: (&str, &str) = ("kwok.x-k8s.io/node", "fake");
-
-const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// A node to be added: by default as large as a p5en.48xlarge.
 #[derive(Debug, Clone)]
@@ -128,7 +125,7 @@ pub(super) async fn add(kubectl: &Kubectl, nodes: &[NodeSpec]) -> Result<(), Err
     let manifests: Vec<Value> = nodes.iter().map(NodeSpec::manifest).collect();
     kubectl.create(&json!({ "apiVersion": "v1", "kind": "List", "items": manifests })).await?;
     let names: Vec<String> = nodes.iter().map(|node| format!("node/{}", node.name)).collect();
-    let limit = format!("--timeout={}s", READY_LIMIT.as_secs());
+    let limit = format!("--timeout={}s", EVENT_LIMIT.as_secs());
     let mut arguments = vec!["wait", "--for=condition=Ready", &limit];
     arguments.extend(names.iter().map(String::as_str));
     kubectl.run(&arguments).await.map(drop)

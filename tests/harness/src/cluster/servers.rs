@@ -1,24 +1,16 @@
 //! The four servers of the control plane and their flags.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use super::credentials::Credentials;
 use crate::{
-    Error, Kubectl,
+    EVENT_LIMIT, Error, Kubectl,
     folder::RunFolder,
     http, parts,
     port::free_port,
     process::{Launch, Service},
     report,
 };
-
-/// Ready after 1.5 s on an idle machine of 2 cores; other builds may run beside the tests.
-const READY_LIMIT: Duration = Duration::from_secs(90);
-/// A stopping API server first lets its watches end.
-const APISERVER_STOP_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct Servers {
@@ -74,7 +66,7 @@ impl Servers {
     }
 
     pub(crate) async fn stop_apiserver(&mut self) -> Result<(), Error> {
-        self.apiserver.terminate(APISERVER_STOP_LIMIT).await
+        self.apiserver.terminate(EVENT_LIMIT).await
     }
 
     pub(crate) async fn start_apiserver(&mut self, admin: &Kubectl) -> Result<(), Error> {
@@ -90,7 +82,7 @@ impl Servers {
             let server = format!("--server=https://127.0.0.1:{port}");
             let arguments = [&server, "get", "--raw", "/healthz"];
             service
-                .ready("/healthz to answer ok", READY_LIMIT, || async {
+                .ready("/healthz to answer ok", EVENT_LIMIT, || async {
                     admin.run(&arguments).await.is_ok()
                 })
                 .await?;
@@ -109,7 +101,7 @@ async fn start_etcd(programs: &Path) -> Result<(Service, String), Error> {
         .arguments(["--initial-cluster", &format!("default={peer_url}")]);
     let mut etcd = Service::start(launch, RunFolder::create("etcd")?)?;
     let health_url = format!("{client_url}/health");
-    etcd.ready("an answer over HTTP", READY_LIMIT, || http::answers(&health_url)).await?;
+    etcd.ready("an answer over HTTP", EVENT_LIMIT, || http::answers(&health_url)).await?;
     Ok((etcd, client_url))
 }
 
@@ -142,7 +134,7 @@ fn start_apiserver(
 
 async fn apiserver_ready(apiserver: &mut Service, admin: &Kubectl) -> Result<(), Error> {
     apiserver
-        .ready("/readyz to answer ok", READY_LIMIT, || async {
+        .ready("/readyz to answer ok", EVENT_LIMIT, || async {
             admin.run(&["get", "--raw", "/readyz"]).await.is_ok()
         })
         .await

@@ -1,20 +1,17 @@
 //! A real Redis Cluster of three masters, made without `redis-cli`.
 
-use std::time::Duration;
-
 use tokio::sync::OnceCell;
 
 use super::{
     Redis, RedisAuthority, RedisOptions,
     talk::{field, is_in_sync},
 };
-use crate::{Error, port::free_port, until};
+use crate::{EVENT_LIMIT, Error, port::free_port, until};
 
 const MASTERS: usize = 3;
 const SLOTS: usize = 16_384;
 /// After which a silent node counts as failed, in ms; a replica is promoted some time after that.
 const NODE_TIMEOUT_MS: &str = "1000";
-const READY_LIMIT: Duration = Duration::from_secs(30);
 
 /// A running Cluster of this test's own; every node is killed on drop.
 #[derive(Debug)]
@@ -106,7 +103,7 @@ impl RedisCluster {
     /// When that does not come within 30 s.
     pub async fn settled(&self) -> Result<(), Error> {
         self.joined().await?;
-        until("the replicas of the redis cluster", READY_LIMIT, || async {
+        until("the replicas of the redis cluster", EVENT_LIMIT, || async {
             for node in &self.nodes {
                 is_in_sync(&node.talk(&["INFO", "replication"]).await.ok()?).then_some(())?;
             }
@@ -116,7 +113,7 @@ impl RedisCluster {
     }
 
     async fn joined(&self) -> Result<(), Error> {
-        until("the redis cluster to be whole", READY_LIMIT, || async {
+        until("the redis cluster to be whole", EVENT_LIMIT, || async {
             for node in &self.nodes {
                 let state = node.talk(&["CLUSTER", "INFO"]).await.ok()?;
                 let is_whole = field(&state, "cluster_state") == Some("ok")

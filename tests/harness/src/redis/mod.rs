@@ -5,7 +5,7 @@ mod cluster;
 mod sentinels;
 mod talk;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use rustix::process::Signal;
 
@@ -14,16 +14,13 @@ pub use cluster::RedisCluster;
 pub use sentinels::RedisSentinels;
 
 use crate::{
-    Error, Part,
+    EVENT_LIMIT, Error, Part,
     folder::RunFolder,
     parts,
     port::free_port,
     process::{Launch, Service},
     report,
 };
-
-const READY_LIMIT: Duration = Duration::from_secs(20);
-const STOP_LIMIT: Duration = Duration::from_secs(20);
 
 /// A running Redis of this test's own; killed on drop.
 #[derive(Debug)]
@@ -168,7 +165,7 @@ impl Redis {
     ///
     /// When it did not end within 20 s; it is killed then.
     pub async fn stop(&mut self) -> Result<(), Error> {
-        self.service.terminate(STOP_LIMIT).await
+        self.service.terminate(EVENT_LIMIT).await
     }
 
     /// Kills it, as a crash would.
@@ -227,6 +224,6 @@ impl Redis {
                 Err(error) => error.to_string().contains("NOAUTH"),
             }
         };
-        self.service.ready("an answer to PING", READY_LIMIT, answers).await
+        self.service.ready("an answer to PING", EVENT_LIMIT, answers).await
     }
 }

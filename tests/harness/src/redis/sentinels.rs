@@ -1,6 +1,6 @@
 //! A real Redis with replicas, watched by three real Sentinels that promote one when it fails.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use tokio::sync::OnceCell;
 
@@ -9,7 +9,7 @@ use super::{
     talk::{field, is_in_sync, talk_as},
 };
 use crate::{
-    Error,
+    EVENT_LIMIT, Error,
     folder::RunFolder,
     parts,
     port::free_port,
@@ -20,7 +20,6 @@ use crate::{
 const SENTINELS: usize = 3;
 /// The name that the Sentinels know the master by.
 const MASTER: &str = "main";
-const READY_LIMIT: Duration = Duration::from_secs(30);
 
 /// A master, its replicas and their Sentinels; all are killed on drop.
 #[derive(Debug)]
@@ -125,7 +124,7 @@ impl RedisSentinels {
     ///
     /// When that does not come within 30 s.
     pub async fn promoted(&self, lost: usize) -> Result<usize, Error> {
-        until("another master", READY_LIMIT, || async {
+        until("another master", EVENT_LIMIT, || async {
             let master = self.master().await.filter(|master| *master != lost)?;
             let state = self.nodes[master].talk(&["INFO", "replication"]).await.ok()?;
             (field(&state, "role") == Some("master")).then_some(master)
@@ -140,7 +139,7 @@ impl RedisSentinels {
     ///
     /// When that does not come within 30 s.
     pub async fn settled(&self) -> Result<(), Error> {
-        until("master, replicas and sentinels to know each other", READY_LIMIT, || async {
+        until("master, replicas and sentinels to know each other", EVENT_LIMIT, || async {
             let master = self.master().await?;
             let state = self.nodes[master].talk(&["INFO", "replication"]).await.ok()?;
             let replicas = self.nodes.len() - 1;
@@ -172,13 +171,13 @@ impl RedisSentinels {
     ///
     /// When it does not get ready, or does not catch up within 30 s.
     pub async fn rejoin(&mut self, index: usize) -> Result<(), Error> {
-        let master = until("a master", READY_LIMIT, || self.master()).await?;
+        let master = until("a master", EVENT_LIMIT, || self.master()).await?;
         let replica_of = format!("127.0.0.1 {}", self.nodes[master].port());
         let as_replica = ["--replicaof", &replica_of, "--replica-priority", "0"];
         self.nodes[index].restart_with(&as_replica).await?;
         self.settled().await?;
         self.nodes[index].talk(&["CONFIG", "SET", "replica-priority", "100"]).await?;
-        until("the sentinels to take the replica for a candidate", READY_LIMIT, || async {
+        until("the sentinels to take the replica for a candidate", EVENT_LIMIT, || async {
             for sentinel in &self.sentinels {
                 let replicas = sentinel.talk(&["SENTINEL", "REPLICAS", MASTER]).await.ok()?;
                 let mut names = replicas.iter().zip(replicas.iter().skip(1));
