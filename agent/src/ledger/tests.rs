@@ -164,6 +164,24 @@ fn finish_beats_leaving() {
 }
 
 #[test]
+fn tokens_of_a_unit_that_others_ended_are_not_counted_as_stored() {
+    let (mut ledger, requests, now) = working(2);
+    end(&mut ledger, &requests[0], stop());
+    let (_, sent) = ledger.collect(false, PLENTY, now);
+    ledger.settle(sent, vec![Ok(WriteReply::AlreadyDone)], now);
+    let counts = ledger.counts();
+    assert_eq!((counts.tokens_stored, counts.tokens_dropped), (0, 4), "its group had failed");
+    end(&mut ledger, &requests[1], stop());
+    let lost = QueueError::Unavailable { what: "q".to_owned(), problem: "timeout".to_owned() };
+    let (_, sent) = ledger.collect(false, PLENTY, now);
+    ledger.settle(sent, vec![Err(lost)], now);
+    let (_, sent) = ledger.collect(false, PLENTY, now);
+    ledger.settle(sent, vec![Ok(WriteReply::AlreadyDone)], now);
+    let counts = ledger.counts();
+    assert_eq!((counts.tokens_stored, counts.tokens_dropped), (4, 4), "the reply had got lost");
+}
+
+#[test]
 fn fenced_unit_is_dropped_and_its_stream_ended() {
     let (mut ledger, requests, now) = working(2);
     let (_, sent) = ledger.collect(true, PLENTY, now);

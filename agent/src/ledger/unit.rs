@@ -42,6 +42,8 @@ pub(super) struct HeldUnit {
     pub(super) tail: Tail,
     pub(super) meter: SpeedMeter,
     pub(super) phase: Phase,
+    /// Its end was sent, and not answered yet.
+    pub(super) is_end_sent: bool,
     /// Its place among those that leave with it.
     pub(super) rank: usize,
 }
@@ -182,6 +184,7 @@ fn hold(grant: Grant, terms: &AdmissionTerms, base: u32, request: RequestId) -> 
         tail: Tail::new(origin, base, terms.engine_version),
         meter: SpeedMeter::default(),
         phase: Phase::Streaming,
+        is_end_sent: false,
         rank: 0,
     }
 }

@@ -18,6 +18,8 @@ pub(crate) struct SentWrite {
     fencing_token: FencingToken,
     chunks: usize,
     then: Then,
+    /// The end of the unit was sent before, and not answered.
+    is_repeated: bool,
 }
 
 /// What the answers to a batch of writes mean together.
@@ -60,8 +62,15 @@ impl Ledger {
             };
             let tail = unit.tail.send().to_vec();
             let fencing_token = unit.fencing_token;
-            let (chunks, then_sent) = (tail.len(), then.clone());
-            let sent = SentWrite { unit: id.clone(), fencing_token, chunks, then: then_sent };
+            let (chunks, ends) = (tail.len(), then != Then::Continue);
+            let is_repeated = std::mem::replace(&mut unit.is_end_sent, ends);
+            let sent = SentWrite {
+                unit: id.clone(),
+                fencing_token,
+                chunks,
+                then: then.clone(),
+                is_repeated,
+            };
             let write = UnitWrite { unit: id.clone(), fencing_token, tail, then };
             batch.push((rank, write, sent));
         }
@@ -93,8 +102,16 @@ impl Ledger {
                 continue;
             }
             match reply {
-                Ok(WriteReply::Ok) => self.settle_done(sent, &mut settled, now),
+                Ok(WriteReply::Ok) => {
+                    self.note_stored(&sent);
+                    self.settle_done(sent, &mut settled, now);
+                }
                 Ok(WriteReply::AlreadyDone) if sent.then != Then::Continue => {
+                    // Unless this is the answer that got lost, others have ended the unit, without
+                    // these tokens: the reaper, or a sibling that failed the group.
+                    if sent.is_repeated {
+                        self.note_stored(&sent);
+                    }
                     self.settle_done(sent, &mut settled, now);
                 }
                 // A unit that waits for its score, or is being scored, is no longer this agent's.
@@ -123,9 +140,13 @@ impl Ledger {
         settled
     }
 
+    fn note_stored(&mut self, sent: &SentWrite) {
+        let unit = self.units.get_mut(&sent.unit);
+        self.counts.tokens_stored += unit.map_or(0, |unit| unit.tail.stored(sent.chunks));
+    }
+
     fn settle_done(&mut self, sent: SentWrite, settled: &mut Settled, now: Instant) {
         let Some(unit) = self.units.get_mut(&sent.unit) else { return };
-        self.counts.tokens_stored += unit.tail.stored(sent.chunks);
         match sent.then {
             // An agent generates; scores come from elsewhere.
             Then::Continue | Then::Score(_) => return,
