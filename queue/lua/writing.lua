@@ -82,8 +82,9 @@ do
     if unit[TOKEN] ~= token or unit[HOLDER] ~= holder then return 'FENCED' end
     if is_final(unit[STATE]) then return 'ALREADY_DONE' end
     if unit[STATE] == ENQUEUED then
-      -- Given back under this very token: by a repeated call, or by the reaper.
-      return (verb == 'HANDBACK' or verb == 'FAULT') and 'ALREADY_DONE' or 'FENCED'
+      -- Given back under this very token: by this very call, or by the reaper without these tokens.
+      local is_back = verb == 'HANDBACK' or verb == 'FAULT'
+      return is_back and skip_repeated(unit, chunks) > #chunks and 'ALREADY_DONE' or 'FENCED'
     end
     local is_wrong_verb = STAGE_OF[verb] and STAGE_OF[verb] ~= unit[STAGE]
     if is_wrong_verb or (unit[STAGE] == REWARD and #chunks > 0) then return 'WRONG_STAGE' end

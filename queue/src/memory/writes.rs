@@ -36,11 +36,19 @@ impl MemoryShard {
         if slot.state.is_final() {
             return WriteReply::AlreadyDone;
         }
+        // Whoever writes is who made the tokens, whatever the chunk says.
+        let mut tail = write.tail.clone();
+        for chunk in &mut tail {
+            chunk.origin.holder = holder.clone();
+            chunk.origin.fencing_token = write.fencing_token;
+        }
         if slot.state == SlotState::Enqueued {
-            // Given back under this very token: by a repeated call, or by the reaper.
+            // Given back under this very token: by this very call, or by the reaper without these
+            // tokens.
+            let is_stored = tail.iter().all(|chunk| slot.chunks.contains(chunk));
             return match write.then {
-                Then::HandBack(_) | Then::Fault(_) => WriteReply::AlreadyDone,
-                Then::Continue | Then::Complete(_) | Then::Score(_) => WriteReply::Fenced,
+                Then::HandBack(_) | Then::Fault(_) if is_stored => WriteReply::AlreadyDone,
+                _ => WriteReply::Fenced,
             };
         }
         let is_wrong_stage = match slot.stage {
@@ -49,12 +57,6 @@ impl MemoryShard {
         };
         if is_wrong_stage {
             return WriteReply::WrongStage;
-        }
-        // Whoever writes is who made the tokens, whatever the chunk says.
-        let mut tail = write.tail.clone();
-        for chunk in &mut tail {
-            chunk.origin.holder = holder.clone();
-            chunk.origin.fencing_token = write.fencing_token;
         }
         let new_chunks = match new_chunks(slot, &tail, max_tokens) {
             Ok(chunks) => chunks,

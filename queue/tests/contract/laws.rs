@@ -22,6 +22,7 @@ laws![
     zombie_is_fenced_and_changes_nothing,
     expired_lease_is_requeued_once_and_is_no_attempt,
     handed_back_unit_keeps_its_tokens_and_comes_first,
+    late_hand_back_vouches_for_no_token_that_is_not_stored,
     hand_back_never_counts_as_an_attempt,
     faults_use_up_attempts_and_fail_the_group,
     dead_slot_lets_a_group_shrink,
@@ -141,6 +142,23 @@ async fn handed_back_unit_keeps_its_tokens_and_comes_first(world: World) {
     let status = world.status().await;
     assert_eq!(status.tokens.preserved, 8);
     assert_eq!(status.hand_backs["notice"], 1);
+    world.assert_conserved().await;
+}
+
+async fn late_hand_back_vouches_for_no_token_that_is_not_stored(world: World) {
+    let a = holder("a");
+    world.enqueue(&group("g", 1)).await;
+    let grants = world.lease(&a, 1, LONG).await;
+    world.write_as(&a, &grants[0], vec![tokens(0, 5, 0)], Then::Continue).await;
+    world.queue.requeue(&grants[0].unit).await.unwrap();
+    for then in [Then::HandBack(HandBackCause::Notice.into()), Then::Fault("late".to_owned())] {
+        let write = async |tail| world.write_as(&a, &grants[0], tail, then.clone()).await;
+        assert_eq!(write(vec![tokens(5, 3, 0)]).await, WriteReply::Fenced, "{then:?}");
+        assert_eq!(write(vec![tokens(0, 5, 0)]).await, WriteReply::AlreadyDone, "{then:?}");
+        assert_eq!(write(Vec::new()).await, WriteReply::AlreadyDone, "{then:?}");
+    }
+    let status = world.status().await;
+    assert_eq!((status.tokens.generated, status.hand_backs["operator"]), (5, 1));
     world.assert_conserved().await;
 }
 
