@@ -265,6 +265,7 @@ fn node_record(
         tokens_per_second,
         generating: load.generating(),
         capacity: load.capacity(),
+        environment_waiting: shared.workers.workers().waiting_for_environment(),
         running: load.running(),
         waiting: load.waiting(),
         kv_cache_use: load.kv_cache_use(),

@@ -20,6 +20,7 @@ mod writing;
 use std::collections::BTreeMap;
 
 use ebbtide_core::ids::{FencingToken, UnitId};
+use ebbtide_queue::command::Waiting;
 use tokio::time::Instant;
 
 pub(crate) use desk::WorkerDesk;
@@ -52,6 +53,13 @@ impl Workers {
     /// Units held, whatever their phase.
     pub(crate) fn held(&self) -> usize {
         self.units.len()
+    }
+
+    /// Units whose workers say that they wait for their environment; `None` while none is held.
+    pub(crate) fn waiting_for_environment(&self) -> Option<u32> {
+        let waits = |unit: &&HeldUnit| unit.waiting == Waiting::Environment;
+        let waiting = self.units.values().filter(waits).count();
+        (!self.units.is_empty()).then(|| u32::try_from(waiting).unwrap_or(u32::MAX))
     }
 
     /// No unit is on its way out, as far as its worker has said.

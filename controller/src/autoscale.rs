@@ -259,6 +259,7 @@ impl Autoscaler {
             stragglers: past.stragglers.named().iter().map(stragglers::describe).collect(),
             actions,
             reasons,
+            bottleneck: plan.bottleneck.to_string(),
             held,
             problems,
             event_problems: Vec::new(),

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use ebbtide_core::bottleneck::IterationStage;
 use ebbtide_core::observation::{Observation, Signal};
 use ebbtide_core::scale::ScalePlan;
 use ebbtide_core::time::{UnixMillis, whole_millis};
@@ -172,6 +173,8 @@ pub(crate) fn summarize(
         "replicas": replicas,
         "pools": pools,
         "pace": pace,
+        "bottleneck": plan.bottleneck.stage.map(IterationStage::as_str),
+        "startupP90Ms": plan.memory.startup().percentile(0.9).map(whole_millis),
     })
 }
 

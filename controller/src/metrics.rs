@@ -7,6 +7,7 @@ mod events;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use ebbtide_core::bottleneck::IterationStage;
 use ebbtide_core::observation::{Observation, ReplicaState, TrainerPhase};
 use ebbtide_core::policy::{FleetPolicy, Market, Pool};
 use ebbtide_core::scale::{Action, Reason, ScalePlan};
@@ -59,6 +60,8 @@ struct Sizing {
     slow: Gauge,
     decisions: IntCounterVec,
     held: IntCounterVec,
+    bottleneck: GaugeVec,
+    startup: GaugeVec,
 }
 
 #[derive(Clone)]
@@ -276,6 +279,16 @@ impl Sizing {
                 "Actions carried out, by what the demand followed from.",
                 &["decision", "reason"],
             )?,
+            bottleneck: make.gauges(
+                "bottleneck",
+                "1 for the stage that limits the policy iteration; none while that is unknown.",
+                &["stage"],
+            )?,
+            startup: make.gauges(
+                "startup_seconds",
+                "Time within which this share of the last starts was over, from order to ready.",
+                &["share"],
+            )?,
             held: make.counters(
                 "decision_held_total",
                 "Ticks at which something held a change back.",
@@ -296,6 +309,15 @@ impl Sizing {
                 .as_ref()
                 .map_or(f64::NAN, |states| to_gauge(states.get(&state).copied().unwrap_or(0)));
             self.replicas.with_label_values(&[state.as_str()]).set(count);
+        }
+        for stage in IterationStage::ALL {
+            let limits = plan.bottleneck.stage == Some(stage);
+            self.bottleneck.with_label_values(&[stage.as_str()]).set(to_gauge(u64::from(limits)));
+        }
+        for (word, share) in [("0.5", 0.5), ("0.9", 0.9)] {
+            if let Some(startup) = plan.memory.startup().percentile(share) {
+                self.startup.with_label_values(&[word]).set(startup.as_secs_f64());
+            }
         }
         let held: BTreeSet<_> = plan.reasons.iter().filter_map(Reason::held).collect();
         for kind in held {

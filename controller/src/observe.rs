@@ -137,6 +137,13 @@ pub(crate) fn build(reads: &Reads, nodes_per_replica: u16, now: UnixMillis) -> O
         }
         Err(why) => Signal::unknown(why.clone()),
     };
+    let environment = match &reads.view {
+        Ok(view) => {
+            let waiting = view.nodes.iter().filter_map(|node| node.environment_waiting);
+            Signal::fresh(waiting.map(u64::from).sum())
+        }
+        Err(why) => Signal::unknown(why.clone()),
+    };
     let (trainer, policy_version, replicas) = match &reads.view {
         Ok(view) => (
             trainer_signal(view),
@@ -156,8 +163,12 @@ pub(crate) fn build(reads: &Reads, nodes_per_replica: u16, now: UnixMillis) -> O
         now,
         ready: of_status(|status| status.ready),
         in_flight: of_status(|status| status.leased),
+        environment_waiting: environment,
+        reward_ready: of_status(|status| status.reward_ready),
+        reward_in_flight: of_status(|status| status.reward_leased),
         completed: of_status(|status| status.completed),
         buffer_groups: of_status(|status| status.sealed_waiting),
+        buffer_taken: of_status(|status| status.sealed_taken),
         oldest_ready_age: oldest,
         trainer,
         policy_version,

@@ -32,6 +32,8 @@ pub struct Snapshot {
     pub actions: Vec<String>,
     /// Reasons of the last plan, in words.
     pub reasons: Vec<String>,
+    /// Which stage limits the policy iteration, with the evidence, in words.
+    pub bottleneck: String,
     /// Why the last plan was not carried out, if it was not.
     pub held: Option<String>,
     /// What cannot be reached, in words; empty when all is well.

@@ -4,6 +4,7 @@
 //! functions from values to values that carry their reasons, so the agent, the controller and the
 //! simulator take the same ones.
 
+pub mod bottleneck;
 pub mod drain;
 pub mod event;
 pub mod fabric;

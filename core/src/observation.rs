@@ -107,10 +107,19 @@ pub struct Observation {
     pub ready: Signal<u64>,
     /// Units that holders work on.
     pub in_flight: Signal<u64>,
+    /// Units among these that wait for their environment, by the word of the agents that hold
+    /// them.
+    pub environment_waiting: Signal<u64>,
+    /// Responses that wait for their score; zero where the run has no such stage.
+    pub reward_ready: Signal<u64>,
+    /// Responses that are being scored.
+    pub reward_in_flight: Signal<u64>,
     /// Samples ever completed; only its growth means something.
     pub completed: Signal<u64>,
     /// Sealed groups that no trainer has taken.
     pub buffer_groups: Signal<u64>,
+    /// Sealed groups that a trainer has taken and not acknowledged.
+    pub buffer_taken: Signal<u64>,
     /// Age of the oldest unit that waits; zero when none does.
     pub oldest_ready_age: Signal<Duration>,
     /// The trainer, by its own report.

@@ -7,7 +7,7 @@ use super::duration::Written;
 use super::kinds::Named;
 use super::pool::{Pool, Provider};
 use super::queue::Durability;
-use super::worker_group::ServicePolicy;
+use super::worker_group::{JoinPoint, ServicePolicy};
 use super::{FleetPolicy, FleetSpec, Mode};
 use crate::work::{OnDeadSlot, ResumePolicy};
 
@@ -74,7 +74,7 @@ fn rollout(spec: &FleetSpec) -> Vec<String> {
         let noun = if steps == 1.0 { "step" } else { "steps" };
         format!("{steps} {noun} = {groups} groups = {}", samples(spec, groups))
     };
-    vec![
+    let mut lines = vec![
         format!("{min} to {max} replicas of {}, pools {}", count(nodes, "node"), pools.join(" > ")),
         format!("up to {} in flight on a replica, {most} in all", rollout.concurrency_per_replica),
         format!("buffer target = {}", in_groups(target)),
@@ -86,7 +86,11 @@ fn rollout(spec: &FleetSpec) -> Vec<String> {
             Written(rollout.startup_estimate),
         ),
         stabilization(rollout.stabilization_up, rollout.stabilization_down),
-    ]
+    ];
+    if rollout.join_at == JoinPoint::StepEnd {
+        lines.push("a new replica gets work from the next update on".to_owned());
+    }
+    lines
 }
 
 fn service(service: &ServicePolicy) -> Vec<String> {

@@ -43,7 +43,9 @@ pub use self::pool::{
 pub use self::queue::{Durability, QueuePolicy, Stage, StalenessPolicy};
 pub use self::report::{PolicyError, PolicyErrors};
 pub use self::taint::{ExtraTaint, TaintError};
-pub use self::worker_group::{BufferPolicy, RolloutPolicy, ServicePolicy, TrainerPolicy};
+pub use self::worker_group::{
+    BufferPolicy, JoinPoint, RolloutPolicy, ServicePolicy, TrainerPolicy,
+};
 
 use self::kinds::{Pattern, choice, exactly, text};
 use self::pool::POOLS_LIMIT;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::kinds::{choice, list, text};
+use super::kinds::{Named, choice, list, text};
 use super::numbers::{decimal, duration, number};
 use super::pool::{Market, POOLS_LIMIT, PoolName};
 use super::section::Section;
@@ -70,6 +70,9 @@ pub struct RolloutPolicy {
     /// `startupEstimate`: from the order to the first token, until it has been measured. Default
     /// 5m, 0s to 24h.
     pub startup_estimate: Duration,
+    /// `joinAt`: when a new replica gets work, `anyTime` (default) or `stepEnd`, for trainers that
+    /// add engines only between two updates.
+    pub join_at: JoinPoint,
     /// `stabilizationUp`: how long more must be needed before more is ordered. Default 0s, 0s to
     /// 24h.
     pub stabilization_up: Duration,
@@ -80,6 +83,21 @@ pub struct RolloutPolicy {
     pub max_changes_per_tick: u32,
     /// `tick`: time between two decisions. Default 5s, 100ms to 5m.
     pub tick: Duration,
+}
+
+/// When a new replica gets work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum JoinPoint {
+    /// As soon as it is ready.
+    #[default]
+    AnyTime,
+    /// From the next policy update on.
+    StepEnd,
+}
+
+impl Named for JoinPoint {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("anyTime", Self::AnyTime), ("stepEnd", Self::StepEnd)];
 }
 
 /// `spec.reward` or `spec.environment`: independent replicas of one node each.
@@ -154,6 +172,7 @@ impl RolloutPolicy {
                 .optional("bufferMaxSteps", steps())
                 .unwrap_or(default_max_steps.max(buffer_target_steps)),
             startup_estimate: read_window(rollout, "startupEstimate", Duration::from_mins(5)),
+            join_at: rollout.optional("joinAt", choice()).unwrap_or_default(),
             stabilization_up: read_window(rollout, "stabilizationUp", Duration::ZERO),
             stabilization_down: read_window(rollout, "stabilizationDown", STABILIZATION_DOWN),
             max_changes_per_tick: rollout

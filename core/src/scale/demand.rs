@@ -2,13 +2,14 @@
 //!
 //! | buffer | wish |
 //! |---|---|
-//! | below its target | what useful work occupies, at most what pace needs; no less than runs |
+//! | below its target | what useful work occupies, at most what the pace needs; no less of what runs |
 //! | target to maximum | what the pace needs; what runs, while the pace is not measured |
 //! | at its maximum | a little less than the pace needs; none, while the pace is not measured |
 //!
 //! *Useful* work is what the trainer can take before it grows too old: `(L + 1) × groups per step`
-//! groups less what the buffer holds (admission rule of AReaL). *Pace* is Little's law: samples
-//! that must be in flight = samples per second that the trainer consumes × seconds that one takes.
+//! groups less what the trainer has before it (admission rule of AReaL). *Pace* is Little's law:
+//! samples that must be in flight = samples per second that the trainer consumes × seconds that one
+//! takes. A replica goes only when half a one less would do, so that noise moves nothing.
 //!
 //! Little work alone never lowers: an empty queue may hide an error, a step that ends, or a
 //! producer that pauses. Only a full buffer, a measured pace or the end of the run lowers.
@@ -17,12 +18,18 @@ use std::time::Duration;
 
 use super::pace::{MeasuredPace, Pace, count};
 use super::reason::{Reason, SignalName};
+use super::stock::Stock;
 use super::terms::SizingTerms;
-use crate::observation::{Observation, ReplicaState, TrainerPhase};
+use crate::observation::{Observation, ReplicaState, Signal, TrainerPhase};
 
 /// Updates over which a surplus in the buffer is worked off: fast enough to matter, slow enough
 /// that the fleet need not come back.
 const SURPLUS_STEPS: f64 = 4.0;
+
+/// How much less than a smaller fleet must be needed before it is made smaller, in replicas, and as
+/// a share of what is needed: measurements vary by a few per cent from one update to the next.
+const SLACK_REPLICAS: f64 = 0.5;
+const SLACK_SHARE: f64 = 0.05;
 
 /// Largest number of replicas that arithmetic may answer, far above any policy's maximum.
 const WISH_MAX: u32 = 1_000_000;
@@ -43,6 +50,8 @@ pub(super) fn judge_demand(
     terms: &SizingTerms,
     observation: &Observation,
     pace: &Pace,
+    progress: Option<f64>,
+    is_sync: bool,
     running: u32,
 ) -> Demand {
     let mut reasons = unknown_signals(observation);
@@ -52,11 +61,12 @@ pub(super) fn judge_demand(
         return Demand { wish: 0, is_firm: reasons.len() == 1, reasons };
     }
     let is_known = reasons.is_empty();
-    let wish = judge_buffer(terms, observation, pace, running, &mut reasons);
+    let step = Step::of(terms, observation, progress);
+    let wish = judge_buffer(terms, observation, pace, &step, running, &mut reasons);
     if !is_known {
         return Demand { wish: wish.max(running), is_firm: false, reasons };
     }
-    if phase == Some(TrainerPhase::Sync) && running > 0 {
+    if is_sync && running > 0 {
         let is_long = pace.sync_for() > terms.startup;
         reasons.push(Reason::WeightSync { lasted: pace.sync_for() });
         let wish = if is_long { wish.max(running) } else { running };
@@ -81,48 +91,57 @@ fn judge_buffer(
     terms: &SizingTerms,
     observation: &Observation,
     pace: &Pace,
+    step: &Step,
     running: u32,
     reasons: &mut Vec<Reason>,
 ) -> u32 {
-    let step = Step::of(terms, observation);
-    let by_work = replicas_for_work(terms, observation, &step, reasons);
+    let by_work = replicas_for_work(terms, observation, step, reasons);
     let measured = pace.measured();
-    let Some(groups) = observation.buffer_groups.known().copied() else { return by_work };
-    let buffered = count(groups);
+    let Some(stock) = step.stock else { return by_work };
+    let buffered = count(stock.total());
     let each = f64::from(samples_per_replica(terms, observation));
     let needs =
-        |surplus: f64| measured.map(|pace| samples_for_pace(terms, &step, pace, surplus) / each);
+        |surplus: f64| measured.map(|pace| samples_for_pace(terms, step, pace, surplus) / each);
     let (target, max) = (step.target_groups, step.max_groups);
     if buffered >= max {
-        reasons.push(Reason::BufferFull { groups, max: whole(max.ceil()) });
+        reasons.push(Reason::BufferFull { stock, max: whole(max.ceil()) });
         let by_pace = needs(buffered - target).map_or(0, |needed| whole(needed.floor()));
         note_pace(measured, by_pace, reasons);
         return by_pace.min(by_work);
     }
     if buffered >= target {
-        reasons.push(Reason::BufferInBand { groups, target: whole(target.ceil()) });
+        reasons.push(Reason::BufferInBand { stock, target: whole(target.ceil()) });
         let Some(needed) = needs(buffered - target) else {
             reasons.push(Reason::PaceUnmeasured);
             return running;
         };
-        let by_pace = whole(needed.ceil());
+        let by_pace = settled(needed, running);
         note_pace(measured, by_pace, reasons);
         return by_pace.min(by_work.max(running));
     }
-    reasons.push(Reason::BufferLow { groups, target: whole(target.ceil()) });
+    reasons.push(Reason::BufferLow { stock, target: whole(target.ceil()) });
     let is_work_known =
         observation.ready.known().is_some() && observation.in_flight.known().is_some();
-    let by_pace = needs(buffered - target).map(|needed| whole(needed.ceil()));
+    let by_pace = needs(buffered - target).map(|needed| settled(needed, running));
     note_pace(measured, by_pace.unwrap_or(0), reasons);
     let wish = match by_pace {
         Some(by_pace) if is_work_known => by_pace.min(by_work),
         Some(by_pace) => by_pace,
         None => by_work,
     };
-    if wish < running && observation.ready.known() == Some(&0) {
+    // What the pace needs is evidence; that little work waits is none.
+    let least = by_pace.unwrap_or(running).min(running);
+    if wish < least && observation.ready.known() == Some(&0) {
         reasons.push(Reason::ZeroIsNoProof);
     }
-    wish.max(running)
+    wish.max(least)
+}
+
+/// Whole replicas for what is needed, when so many run: one more at once, one less only with some
+/// slack.
+fn settled(needed: f64, running: u32) -> u32 {
+    let with_slack = needed + SLACK_REPLICAS.max(SLACK_SHARE * needed);
+    whole(needed.ceil()).max(whole(with_slack.ceil()).min(running))
 }
 
 /// Replicas that the useful part of the known work occupies.
@@ -134,8 +153,9 @@ fn replicas_for_work(
 ) -> u32 {
     let ready = observation.ready.known().copied();
     let in_flight = observation.in_flight.known().copied();
-    let buffered = observation.buffer_groups.known().copied().unwrap_or(0);
-    let useful_groups = step.ceiling_groups.saturating_sub(buffered);
+    let sealed = [&observation.buffer_groups, &observation.buffer_taken];
+    let sealed = sealed.into_iter().filter_map(Signal::known).sum();
+    let useful_groups = step.ceiling_groups.saturating_sub(sealed);
     let useful = useful_groups.saturating_mul(u64::from(terms.group_size));
     let work = ready.unwrap_or(0).saturating_add(in_flight.unwrap_or(0));
     let each = u64::from(samples_per_replica(terms, observation));
@@ -144,6 +164,16 @@ fn replicas_for_work(
         reasons.push(Reason::WorkOccupies { work, useful, replicas });
     }
     replicas
+}
+
+/// Whether the buffer holds what it should; unknown counts as no.
+pub(super) fn is_buffer_filled(
+    terms: &SizingTerms,
+    observation: &Observation,
+    progress: Option<f64>,
+) -> bool {
+    let step = Step::of(terms, observation, progress);
+    step.stock.is_some_and(|stock| count(stock.total()) >= step.target_groups)
 }
 
 /// Samples that one replica has in flight at most: what the replicas in service are known to bear
@@ -189,8 +219,9 @@ fn note_pace(measured: Option<MeasuredPace>, replicas: u32, reasons: &mut Vec<Re
     }
 }
 
-/// The trainer's step in groups.
+/// The trainer's step in groups, and what it has before it.
 struct Step {
+    stock: Option<Stock>,
     groups: u64,
     ceiling_groups: u64,
     target_groups: f64,
@@ -198,13 +229,14 @@ struct Step {
 }
 
 impl Step {
-    fn of(terms: &SizingTerms, observation: &Observation) -> Self {
+    fn of(terms: &SizingTerms, observation: &Observation, progress: Option<f64>) -> Self {
         let reported = observation.trainer.known().map(|trainer| trainer.groups_per_step);
         let groups = reported.filter(|groups| *groups > 0).unwrap_or(terms.groups_per_step);
         let groups = u64::from(groups);
         // An empty buffer is always low and a policy may ask for none: one group at least.
         let target_groups = (terms.buffer_target_steps * count(groups)).max(1.0);
         Self {
+            stock: Stock::of(observation, groups, progress),
             groups,
             ceiling_groups: (u64::from(terms.max_lag) + 1).saturating_mul(groups),
             target_groups,
@@ -215,6 +247,6 @@ impl Step {
 
 /// A number that is not negative as a whole one, bounded.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded just before")]
-fn whole(number: f64) -> u32 {
+pub(super) fn whole(number: f64) -> u32 {
     number.clamp(0.0, f64::from(WISH_MAX)) as u32
 }

@@ -12,14 +12,18 @@
 mod bench;
 mod census;
 mod demand;
+mod guard;
 mod leaving;
 mod pace;
 mod plan;
 mod raising;
 mod reason;
+mod startup;
+mod stock;
+mod sync;
 mod terms;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,19 +32,30 @@ pub use self::leaving::SILENCE_LIMIT;
 pub use self::pace::{MeasuredPace, Pace};
 pub use self::plan::{Action, ScalePlan};
 pub use self::reason::{Direction, HoldKind, Reason, SignalName};
+pub use self::startup::StartupMemory;
+pub use self::stock::Stock;
 pub use self::terms::{PoolTerms, SizingTerms};
 
 use self::bench::PoolMemory;
 use self::census::{Census, take_census};
-use self::demand::{Demand, judge_demand};
+use self::demand::{Demand, judge_demand, whole};
+use self::guard::RaiseGuard;
+pub(crate) use self::pace::count;
 use self::window::{Keep, WishWindow};
+use crate::bottleneck::{Bottleneck, IterationClock, judge_bottleneck};
 use crate::observation::{FailureKind, InstanceId, Observation};
 use crate::policy::PoolName;
+
+/// Share of the starts that are over within the time that is planned with.
+const STARTUP_SHARE: f64 = 0.9;
 
 /// What one plan hands to the next.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScaleMemory {
     pace: Pace,
+    iteration: IterationClock,
+    startup: StartupMemory,
+    guard: RaiseGuard,
     pools: BTreeMap<PoolName, PoolMemory>,
     highest: WishWindow,
     lowest: WishWindow,
@@ -52,6 +67,9 @@ impl Default for ScaleMemory {
     fn default() -> Self {
         Self {
             pace: Pace::default(),
+            iteration: IterationClock::default(),
+            startup: StartupMemory::default(),
+            guard: RaiseGuard::default(),
             pools: BTreeMap::new(),
             highest: WishWindow::new(Keep::Largest),
             lowest: WishWindow::new(Keep::Smallest),
@@ -64,6 +82,11 @@ impl ScaleMemory {
     /// The measured pace so far.
     pub fn pace(&self) -> &Pace {
         &self.pace
+    }
+
+    /// The measured starts so far.
+    pub fn startup(&self) -> &StartupMemory {
+        &self.startup
     }
 
     /// Why each pool is left out, as of `now`.
@@ -97,6 +120,21 @@ impl ScaleMemory {
         for pool in self.pools.values_mut() {
             pool.forget_writes();
         }
+    }
+
+    /// Takes in what the iteration and the starts look like, and judges what limits the run.
+    fn look_at_run(&mut self, terms: &SizingTerms, observation: &Observation) -> Bottleneck {
+        self.startup.note(observation);
+        self.iteration = self.iteration.advance(observation, terms.concurrency_per_replica);
+        let progress = self.iteration.update_progress();
+        let is_filled = demand::is_buffer_filled(terms, observation, progress);
+        judge_bottleneck(&self.iteration.phases(terms.max_lag > 0, is_filled))
+    }
+
+    /// The terms with what has been measured in the place of what the policy estimates.
+    fn learned(&self, terms: &SizingTerms) -> SizingTerms {
+        let startup = self.startup.percentile(STARTUP_SHARE).unwrap_or(terms.startup);
+        SizingTerms { startup, ..terms.clone() }
     }
 
     fn look_at_pools(&mut self, observation: &Observation) {
@@ -146,19 +184,28 @@ pub fn plan_scale(
 ) -> ScalePlan {
     let mut memory = memory.clone();
     memory.look_at_pools(observation);
+    let bottleneck = memory.look_at_run(terms, observation);
+    let terms = &memory.learned(terms);
+    let is_sync = sync::is_spreading(observation, &memory.startup);
     let census = match take_census(terms, observation, &memory.pools) {
         Ok(census) => census,
         Err(reasons) => {
-            memory.pace = memory.pace.advance(observation, false);
+            memory.pace = memory.pace.advance(observation, is_sync, false);
             let (running, wish, desired) = (None, None, None);
-            return ScalePlan { running, wish, desired, actions: Vec::new(), reasons, memory };
+            let actions = Vec::new();
+            return ScalePlan { running, wish, desired, bottleneck, actions, reasons, memory };
         }
     };
     let running = census.running_promised();
+    let progress = memory.iteration.update_progress();
     let Demand { wish, is_firm, mut reasons } =
-        judge_demand(terms, observation, &memory.pace, running);
-    memory.pace = memory.pace.advance(observation, is_firm);
-    let sizes = stabilize(terms, &mut memory, &census, wish, is_firm, &mut reasons);
+        judge_demand(terms, observation, &memory.pace, progress, is_sync, running);
+    memory.pace = memory.pace.advance(observation, is_sync, is_firm);
+    let mut sizes = stabilize(terms, &mut memory, &census, wish, is_firm, &mut reasons);
+    let raise_to = sizes.raise_to;
+    let raise_to = memory.guard.bound(terms, &bottleneck, running, raise_to, &mut reasons);
+    let remaining = memory.iteration.step_remaining(observation.now);
+    sizes.raise_to = guard::bound_by_join(terms, remaining, raise_to, running, &mut reasons);
 
     let mut actions = Vec::new();
     leaving::forget_gone(&census, observation, &mut actions);
@@ -175,6 +222,7 @@ pub fn plan_scale(
         running: Some(running),
         wish: Some(wish),
         desired: Some(sizes.desired),
+        bottleneck,
         actions,
         reasons,
         memory,

@@ -3,9 +3,12 @@
 //!
 //! Both are sums over the last so many updates and samples, fed by one observation after another:
 //! old evidence fades as new evidence comes, not as time passes, so that a run of long samples is
-//! measured as well as one of short ones. Time in which the trainer spreads weights says nothing
-//! about how fast samples are made and is left out of the second sum. A counter that falls begins
-//! anew; an unknown signal or a long gap is left out.
+//! measured as well as one of short ones. A counter that falls begins anew; an unknown signal or a
+//! long gap is left out.
+//!
+//! While weights spread, engines stand still, or some of them do. That time says nothing about how
+//! fast samples are made and is left out of both sums, but for the share of it in which samples are
+//! made all the same: their rate meanwhile as a part of their rate at other times.
 
 use std::time::Duration;
 
@@ -41,15 +44,21 @@ pub struct Pace {
     counted: Duration,
     sync_for: Duration,
     busy_seconds: f64,
+    sync_seconds: f64,
     steps: f64,
     in_flight_seconds: f64,
     samples: f64,
+    /// The same two while weights are spread.
+    sync_in_flight_seconds: f64,
+    sync_samples: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Reading {
     at: UnixMillis,
     phase: Option<TrainerPhase>,
+    /// Weights spread.
+    is_sync: bool,
     step: Option<u64>,
     in_flight: Option<u64>,
     completed: Option<u64>,
@@ -59,21 +68,28 @@ struct Reading {
 /// A pace that has been measured well enough to act on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MeasuredPace {
-    /// Seconds that the trainer is busy for one update, waiting for samples left out.
+    /// Seconds in which samples are made while the trainer is busy with one update; its waiting
+    /// for them is left out.
     pub busy_seconds_per_step: f64,
     /// Seconds that one sample is in flight.
     pub in_flight_seconds_per_sample: f64,
 }
 
 impl Pace {
-    /// The pace after one more observation; `is_counted` says whether its time counts for
+    /// The pace after one more observation; `is_sync` says whether weights spread, `is_counted` says whether its time counts for
     /// stabilisation.
     #[must_use]
-    pub(super) fn advance(&self, observation: &Observation, is_counted: bool) -> Self {
+    pub(super) fn advance(
+        &self,
+        observation: &Observation,
+        is_sync: bool,
+        is_counted: bool,
+    ) -> Self {
         let trainer = observation.trainer.known();
         let reading = Reading {
             at: observation.now,
             phase: trainer.map(|trainer| trainer.phase),
+            is_sync,
             step: trainer.map(|trainer| trainer.step),
             in_flight: observation.in_flight.known().copied(),
             completed: observation.completed.known().copied(),
@@ -87,9 +103,9 @@ impl Pace {
             if is_counted && last.is_counted {
                 next.counted += gap;
             }
-            next.sync_for = match (last.phase, reading.phase) {
-                (Some(TrainerPhase::Sync), Some(TrainerPhase::Sync)) => self.sync_for + gap,
-                _ => Duration::ZERO,
+            next.sync_for = match last.is_sync && is_sync {
+                true => self.sync_for + gap,
+                false => Duration::ZERO,
             };
         }
         next
@@ -111,10 +127,20 @@ impl Pace {
         let samples_min = SAMPLES_MIN.max(TURNOVERS_MIN * count(in_flight));
         let is_enough = self.steps >= STEPS_MIN && self.samples >= samples_min;
         let pace = MeasuredPace {
-            busy_seconds_per_step: self.busy_seconds / self.steps,
+            busy_seconds_per_step: (self.busy_seconds + self.sync_share() * self.sync_seconds)
+                / self.steps,
             in_flight_seconds_per_sample: self.in_flight_seconds / self.samples,
         };
         (is_enough && pace.busy_seconds_per_step > 0.0).then_some(pace)
+    }
+
+    /// The rate at which samples are made while weights spread, as a share of the rate at other
+    /// times.
+    fn sync_share(&self) -> f64 {
+        let during = self.sync_samples / self.sync_in_flight_seconds;
+        let other = self.samples / self.in_flight_seconds;
+        let share = during / other;
+        if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 }
     }
 
     fn add_step_time(&mut self, last: Reading, reading: Reading, gap: Duration) {
@@ -122,14 +148,16 @@ impl Pace {
             return;
         };
         if step < before {
-            (self.busy_seconds, self.steps) = (0.0, 0.0);
+            (self.busy_seconds, self.sync_seconds, self.steps) = (0.0, 0.0, 0.0);
             return;
         }
-        if !matches!(phase, TrainerPhase::Wait | TrainerPhase::Done) {
-            self.busy_seconds += gap.as_secs_f64();
+        match phase {
+            TrainerPhase::Wait | TrainerPhase::Done => {}
+            _ if last.is_sync => self.sync_seconds += gap.as_secs_f64(),
+            _ => self.busy_seconds += gap.as_secs_f64(),
         }
         self.steps += count(step - before);
-        fade(&mut self.busy_seconds, &mut self.steps, STEPS_WINDOW);
+        fade([&mut self.busy_seconds, &mut self.sync_seconds], &mut self.steps, STEPS_WINDOW);
     }
 
     fn add_flight_time(&mut self, last: Reading, reading: Reading, gap: Duration) {
@@ -137,28 +165,34 @@ impl Pace {
         let Some(in_flight) = last.in_flight else { return };
         if completed < before {
             (self.in_flight_seconds, self.samples) = (0.0, 0.0);
+            (self.sync_in_flight_seconds, self.sync_samples) = (0.0, 0.0);
             return;
         }
-        let is_paused = [last.phase, reading.phase].contains(&Some(TrainerPhase::Sync));
-        if !is_paused {
-            self.in_flight_seconds += count(in_flight) * gap.as_secs_f64();
-            self.samples += count(completed - before);
-            let window = SAMPLES_WINDOW.max(TURNOVERS_WINDOW * count(in_flight));
-            fade(&mut self.in_flight_seconds, &mut self.samples, window);
-        }
+        let (seconds, samples) = match (last.is_sync, reading.is_sync) {
+            (false, false) => (&mut self.in_flight_seconds, &mut self.samples),
+            (true, true) => (&mut self.sync_in_flight_seconds, &mut self.sync_samples),
+            // Nobody knows how much of it was.
+            _ => return,
+        };
+        *seconds += count(in_flight) * gap.as_secs_f64();
+        *samples += count(completed - before);
+        let window = SAMPLES_WINDOW.max(TURNOVERS_WINDOW * count(in_flight));
+        fade([seconds], samples, window);
     }
 }
 
-/// Keeps the ratio of two sums and bounds the second.
-fn fade(seconds: &mut f64, events: &mut f64, window: f64) {
+/// Keeps the ratios of sums to the last one and bounds that.
+fn fade<const N: usize>(seconds: [&mut f64; N], events: &mut f64, window: f64) {
     if *events > window {
-        *seconds *= window / *events;
+        for seconds in seconds {
+            *seconds *= window / *events;
+        }
         *events = window;
     }
 }
 
 /// A count as a real number; exact below 2^53.
 #[expect(clippy::cast_precision_loss, reason = "counts of units and updates stay below 2^53")]
-pub(super) fn count(number: u64) -> f64 {
+pub(crate) fn count(number: u64) -> f64 {
     number as f64
 }

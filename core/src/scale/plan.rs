@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::ScaleMemory;
 use super::reason::Reason;
+use crate::bottleneck::Bottleneck;
 use crate::ids::{NodeName, ReplicaId};
 use crate::observation::InstanceId;
 use crate::policy::PoolName;
@@ -18,6 +19,8 @@ pub struct ScalePlan {
     pub wish: Option<u32>,
     /// Replicas that there should be, within minimum and maximum.
     pub desired: Option<u32>,
+    /// Which stage limits the policy iteration.
+    pub bottleneck: Bottleneck,
     /// What to do now.
     pub actions: Vec<Action>,
     /// Why.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::stock::Stock;
+use crate::bottleneck::IterationStage;
 use crate::ids::ReplicaId;
 use crate::observation::FailureKind;
 use crate::policy::PoolName;
@@ -109,21 +111,21 @@ pub enum Reason {
     /// The buffer holds less than it should.
     BufferLow {
         /// Sealed groups.
-        groups: u64,
+        stock: Stock,
         /// How many there should be.
         target: u32,
     },
     /// The buffer holds what it should.
     BufferInBand {
         /// Sealed groups.
-        groups: u64,
+        stock: Stock,
         /// How many there should be.
         target: u32,
     },
     /// The buffer holds more than the trainer needs.
     BufferFull {
         /// Sealed groups.
-        groups: u64,
+        stock: Stock,
         /// How many are enough.
         max: u32,
     },
@@ -138,6 +140,22 @@ pub enum Reason {
     AtMaximum {
         /// The maximum.
         maximum: u32,
+    },
+    /// Another stage limits the iteration: more rollouts would only wait.
+    LimitedElsewhere {
+        /// Which stage.
+        stage: IterationStage,
+        /// Replicas that are wanted.
+        wanted: u32,
+        /// Replicas that are allowed meanwhile.
+        kept: u32,
+    },
+    /// A replica ordered now would not be ready when the next may join.
+    MissesJoin {
+        /// Until the step under way is expected to end.
+        remaining: Duration,
+        /// From an order to the first token.
+        startup: Duration,
     },
     /// A change waits until it has been wanted long enough.
     Stabilizing {
@@ -231,12 +249,23 @@ pub enum HoldKind {
     Breaker,
     /// A replica does not fit.
     Gang,
+    /// Another stage limits the iteration.
+    Bottleneck,
+    /// It would miss the next join point.
+    Join,
 }
 
 impl HoldKind {
     /// All kinds, for metrics.
-    pub const ALL: [Self; 5] =
-        [Self::Stabilization, Self::Sync, Self::StaleSignal, Self::Breaker, Self::Gang];
+    pub const ALL: [Self; 7] = [
+        Self::Stabilization,
+        Self::Sync,
+        Self::StaleSignal,
+        Self::Breaker,
+        Self::Gang,
+        Self::Bottleneck,
+        Self::Join,
+    ];
 
     /// The word in metrics and journals.
     pub fn as_str(self) -> &'static str {
@@ -246,6 +275,8 @@ impl HoldKind {
             Self::StaleSignal => "stale_signal",
             Self::Breaker => "breaker",
             Self::Gang => "gang",
+            Self::Bottleneck => "bottleneck",
+            Self::Join => "join",
         }
     }
 }
@@ -279,6 +310,8 @@ impl Reason {
                 Some(HoldKind::Breaker)
             }
             Self::Infeasible { .. } => Some(HoldKind::Gang),
+            Self::LimitedElsewhere { .. } => Some(HoldKind::Bottleneck),
+            Self::MissesJoin { .. } => Some(HoldKind::Join),
             _ => None,
         }
     }
@@ -307,14 +340,14 @@ impl fmt::Display for Reason {
                 written_ms(*in_flight_ms)
             ),
             Self::PaceUnmeasured => write!(f, "pace is not measured yet"),
-            Self::BufferLow { groups, target } => {
-                write!(f, "buffer holds {groups} groups, below its target of {target}")
+            Self::BufferLow { stock, target } => {
+                write!(f, "{stock}, below its target of {target}")
             }
-            Self::BufferInBand { groups, target } => {
-                write!(f, "buffer holds {groups} groups, its target is {target}")
+            Self::BufferInBand { stock, target } => {
+                write!(f, "{stock}, its target is {target}")
             }
-            Self::BufferFull { groups, max } => {
-                write!(f, "buffer holds {groups} groups, {max} are enough")
+            Self::BufferFull { stock, max } => {
+                write!(f, "{stock}, {max} are enough")
             }
             Self::ZeroIsNoProof => {
                 write!(f, "nothing waits, but the trainer did not say that the run has ended")
@@ -334,6 +367,19 @@ impl Reason {
                 let direction = direction.as_str();
                 write!(f, "{direction} to {wanted} waits for {} more", Written(*remaining))
             }
+            Self::LimitedElsewhere { stage, wanted, kept } => write!(
+                f,
+                "{stage} limits the iteration: {wanted} would not speed it up, {kept} are allowed; \
+                 {}",
+                stage.advice()
+            ),
+            Self::MissesJoin { remaining, startup } => write!(
+                f,
+                "a start takes {}, the step under way ends in {}: what is ordered now would miss \
+                 it",
+                Written(*startup),
+                Written(*remaining)
+            ),
             Self::ChangesLimited { wanted, limit } => {
                 write!(f, "{wanted} changes are wanted, one plan makes {limit}")
             }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::policy::{FleetPolicy, Market, Pool, PoolName};
+use crate::policy::{FleetPolicy, JoinPoint, Market, Pool, PoolName};
 
 /// How the rollout group is to be sized.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,8 +26,10 @@ pub struct SizingTerms {
     pub buffer_target_steps: f64,
     /// Sealed groups above which nothing more is needed, in trainer steps.
     pub buffer_max_steps: f64,
-    /// From the order of a replica to its first token.
+    /// From the order of a replica to its first token, until that has been measured.
     pub startup: Duration,
+    /// Whether a new replica gets work only from the next update on.
+    pub joins_at_step_end: bool,
     /// How long more must be needed before more is ordered.
     pub stabilization_up: Duration,
     /// How long less must be needed before a replica is drained.
@@ -69,6 +71,7 @@ impl From<&FleetPolicy> for SizingTerms {
             buffer_target_steps: rollout.buffer_target_steps,
             buffer_max_steps: rollout.buffer_max_steps,
             startup: rollout.startup_estimate,
+            joins_at_step_end: rollout.join_at == JoinPoint::StepEnd,
             stabilization_up: rollout.stabilization_up,
             stabilization_down: rollout.stabilization_down,
             max_changes_per_tick: rollout.max_changes_per_tick,

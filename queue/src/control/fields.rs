@@ -141,6 +141,7 @@ mod tests {
             tokens_per_second: 12.5,
             generating: Some(2),
             capacity: Some(64),
+            environment_waiting: Some(1),
             running: Some(5),
             waiting: None,
             kv_cache_use: Some(0.25),

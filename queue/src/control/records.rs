@@ -66,6 +66,10 @@ pub struct NodeRecord {
     /// found full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u32>,
+    /// Leased units that wait for their environment or a tool, by their workers' word; `None`
+    /// while no custom worker holds any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment_waiting: Option<u32>,
     /// Sequences that its engines work on, by their own word, those of others included; `None`
     /// when one of them does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,6 +126,7 @@ impl NodeRecord {
             tokens_per_second: 0.0,
             generating: None,
             capacity: None,
+            environment_waiting: None,
             running: None,
             waiting: None,
             kv_cache_use: None,

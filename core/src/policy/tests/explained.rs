@@ -72,6 +72,7 @@ fn every_choice_has_its_words() {
     let edits = [
         ("groupSize: 8", "groupSize: 8\n    pool: fixed\n    legalSizes: [2, 4]"),
         ("maxNodes: 6", "maxNodes: 6\n      dollarsPerNodeHour: 0"),
+        ("  rollout:", "  rollout:\n    joinAt: stepEnd"),
     ];
     let text = shortest_with(pools, &edits) + more;
     let words = parse(&text).expect("valid").explain();
@@ -79,6 +80,7 @@ fn every_choice_has_its_words() {
         "run demo, mode act: decisions are carried out",
         "  on demand; nodes from pool fixed, one of these numbers: 2, 4",
         "  buffer limit = 1 step = 32 groups = 256 samples",
+        "  a new replica gets work from the next update on",
         "  1 to 2 replicas, pools scorers",
         "  32 items at a time on a replica; starts take 2m until measured",
         "  0 to 9 replicas, pools cpus",

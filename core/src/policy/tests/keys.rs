@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::policy::{
-    BlockedEviction, Durability, Market, Mode, Provider, RebalanceAction, Stage, UnknownInstances,
+    BlockedEviction, Durability, JoinPoint, Market, Mode, Provider, RebalanceAction, Stage,
+    UnknownInstances,
 };
 use crate::time::UnixMillis;
 use crate::work::{OnDeadSlot, ResumePolicy};
@@ -38,6 +39,7 @@ fn the_shortest_policy_has_the_documented_defaults() {
     assert_eq!((rollout.concurrency_per_replica, rollout.max_changes_per_tick), (256, 4));
     assert_eq!((rollout.buffer_target_steps, rollout.buffer_max_steps), (1.0, 2.0));
     assert_eq!((rollout.startup_estimate, rollout.tick), (seconds(300), seconds(5)));
+    assert_eq!(rollout.join_at, JoinPoint::AnyTime);
     assert_eq!((rollout.stabilization_up, rollout.stabilization_down), (seconds(0), seconds(300)));
     assert_eq!(policy.buffer.memory_alarm_percent, 80);
     assert_eq!((&policy.reward, &policy.environment), (&None, &None));

@@ -3,4 +3,6 @@
 mod cases;
 mod golden;
 mod laws;
-mod world;
+mod limits;
+mod stories;
+pub(crate) mod world;

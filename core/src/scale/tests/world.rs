@@ -51,6 +51,7 @@ impl World {
                 buffer_target_steps: 1.0,
                 buffer_max_steps: 2.0,
                 startup: Duration::from_secs(120),
+                joins_at_step_end: false,
                 stabilization_up: Duration::ZERO,
                 stabilization_down: Duration::from_secs(60),
                 max_changes_per_tick: 4,
@@ -60,8 +61,12 @@ impl World {
                 now: UnixMillis(1_000_000_000),
                 ready: Signal::fresh(0),
                 in_flight: Signal::fresh(0),
+                environment_waiting: Signal::fresh(0),
+                reward_ready: Signal::fresh(0),
+                reward_in_flight: Signal::fresh(0),
                 completed: Signal::fresh(0),
                 buffer_groups: Signal::fresh(0),
+                buffer_taken: Signal::fresh(0),
                 oldest_ready_age: Signal::fresh(Duration::ZERO),
                 trainer: Signal::fresh(TrainerView {
                     phase: TrainerPhase::Train,
@@ -292,7 +297,7 @@ impl World {
             let step = seconds / busy_seconds;
             let trainer = TrainerView { phase: TrainerPhase::Train, step, groups_per_step: 8 };
             self.seen.trainer = Signal::fresh(trainer);
-            self.memory.pace = self.memory.pace.advance(&self.seen, false);
+            self.memory.pace = self.memory.pace.advance(&self.seen, false, false);
             assert!(seconds < 20_000, "the pace must become measurable");
         }
         (self.seen.ready, self.seen.in_flight, self.seen.buffer_groups) =
