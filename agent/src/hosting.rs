@@ -176,15 +176,23 @@ fn rooms_by_version(shared: &Shared) -> BTreeMap<PolicyVersion, Vec<Room>> {
     rooms
 }
 
-/// Gives each engine its share of what was granted.
+/// Gives each engine its share of what was granted. More than there is room for was meant for an
+/// earlier call whose answer was lost: it goes back.
 fn share_out(
     shared: &Arc<Shared>,
     version: PolicyVersion,
-    grants: Vec<Grant>,
+    mut grants: Vec<Grant>,
     rooms: Vec<Room>,
     homes: &mut Homes,
     streams: &mut JoinSet<()>,
 ) {
+    let room = rooms.iter().map(|room| room.units).sum();
+    let surplus = grants.split_off(grants.len().min(room));
+    if let Some(slot) = rooms.first().map(|room| &shared.engines[room.engine])
+        && !surplus.is_empty()
+    {
+        refuse(shared, slot, version, surplus);
+    }
     let groups: Vec<_> = grants.iter().map(|grant| &grant.group.group_id).collect();
     let engines = homes.place(&groups, rooms);
     let mut shares: BTreeMap<usize, Vec<Grant>> = BTreeMap::new();
@@ -204,16 +212,7 @@ fn admit(
     grants: Vec<Grant>,
     streams: &mut JoinSet<()>,
 ) {
-    let facts = slot.facts();
-    let terms = AdmissionTerms {
-        engine: slot.index,
-        engine_name: facts.name,
-        models: facts.models,
-        engine_version: version,
-        run_version: *shared.run_version.borrow(),
-        holder: shared.config.holder.clone(),
-        fabric: shared.config.fabric,
-    };
+    let terms = admission_terms(shared, slot, version);
     let now = Instant::now();
     let mut wrong_model = None;
     shared.desk.change(|ledger| {
@@ -240,6 +239,30 @@ fn admit(
     if let Some(why) = wrong_model {
         tracing::warn!(engine = slot.engine.address(), why, "engine serves another model");
         slot.hold_off(Trouble::WrongModel(why), now);
+    }
+}
+
+/// Takes in what was granted only to hand it back.
+fn refuse(shared: &Shared, slot: &EngineSlot, version: PolicyVersion, grants: Vec<Grant>) {
+    let terms = admission_terms(shared, slot, version);
+    let now = Instant::now();
+    shared.desk.change(|ledger| {
+        for grant in grants {
+            ledger.refuse(grant, &terms, HandBackCause::Engine.into(), now);
+        }
+    });
+}
+
+fn admission_terms(shared: &Shared, slot: &EngineSlot, version: PolicyVersion) -> AdmissionTerms {
+    let facts = slot.facts();
+    AdmissionTerms {
+        engine: slot.index,
+        engine_name: facts.name,
+        models: facts.models,
+        engine_version: version,
+        run_version: *shared.run_version.borrow(),
+        holder: shared.config.holder.clone(),
+        fabric: shared.config.fabric,
     }
 }
 

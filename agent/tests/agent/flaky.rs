@@ -15,6 +15,8 @@ pub struct FlakyPort {
     is_down: AtomicBool,
     leases: AtomicU64,
     refused_writes: AtomicU64,
+    /// Lease calls that will be carried out and not answered.
+    unanswered_leases: AtomicU64,
     /// Whether reclaiming alone fails, and how often it did.
     keeps_from_reclaiming: AtomicBool,
     refused_reclaims: AtomicU64,
@@ -27,6 +29,7 @@ impl FlakyPort {
             inner,
             is_down: AtomicBool::new(false),
             leases: AtomicU64::new(0),
+            unanswered_leases: AtomicU64::new(0),
             refused_writes: AtomicU64::new(0),
             keeps_from_reclaiming: AtomicBool::new(false),
             refused_reclaims: AtomicU64::new(0),
@@ -41,6 +44,11 @@ impl FlakyPort {
     /// Lease calls that were made so far.
     pub fn leases(&self) -> u64 {
         self.leases.load(Ordering::SeqCst)
+    }
+
+    /// Lets the answers of the next lease calls get lost.
+    pub fn lose_leases(&self, count: u64) {
+        self.unanswered_leases.store(count, Ordering::SeqCst);
     }
 
     /// Cuts the way, or opens it again.
@@ -94,6 +102,12 @@ impl QueuePort for FlakyPort {
         }
         if matches!(command, Command::Lease(_)) {
             self.leases.fetch_add(1, Ordering::SeqCst);
+            let one_less = |left: u64| left.checked_sub(1);
+            let left = &self.unanswered_leases;
+            if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+                self.inner.call(shard, command).await?;
+                return Err(taken_away());
+            }
         }
         self.inner.call(shard, command).await
     }

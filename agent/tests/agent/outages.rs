@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ebbtide_agent::emulator::imds::{EVERY_PATH, Fault, path};
-use ebbtide_agent::{Agent, Connector, QueueAccess};
+use ebbtide_agent::{Agent, AgentHandle, Connector, QueueAccess};
 use ebbtide_queue::client::{QueueError, QueuePort};
 use ebbtide_queue::command::HandBackCause;
 use ebbtide_queue::control::{DrainOutcome, NodeState};
@@ -47,6 +47,35 @@ async fn notice_while_the_queue_is_away_hands_back_when_it_is_there_again() {
     let counts = node.agent.counts();
     assert_eq!(counts.units_handed_back.get(&HandBackCause::Notice), Some(&8));
     assert_eq!(world.status().await.tokens.generated, counts.tokens_received);
+}
+
+/// The queue grants again what a call was granted whose answer got lost: by then an engine may have
+/// less room.
+#[tokio::test(flavor = "multi_thread")]
+async fn grant_of_a_lost_answer_never_overfills_an_engine() {
+    let world = World::new();
+    for shard in 0..world.port.shard_count() {
+        let name = |kind: &str| {
+            let names = (0..).map(|number| format!("{kind}{number}"));
+            let mut own = names.filter(|it| world.queue.shard_of(&it.parse().unwrap()) == shard);
+            own.next().unwrap()
+        };
+        let (short, long) = (name("short"), name("long"));
+        world.enqueue([group(&short, 1, 100), group(&long, 3, 4_000)]).await;
+    }
+    world.port.lose_leases(1);
+    let node = world.node("n1").with(|config| {
+        config.concurrency_per_engine = 4;
+        config.lease.ttl = Duration::from_secs(60);
+    });
+    let node = node.start();
+    node.wait_until(|agent| agent.counts().units_completed == 1).await;
+    let handed_back =
+        |agent: &AgentHandle| agent.counts().units_handed_back.get(&HandBackCause::Engine).copied();
+    node.wait_until(|agent| handed_back(agent) == Some(3)).await;
+    assert_eq!(node.agent.held(), 4);
+    let status = world.status().await;
+    assert_eq!((status.leased, status.ready), (4, 3));
 }
 
 /// Case 68: it tries to the last, nothing is acknowledged that was not stored, and the end of the
