@@ -16,7 +16,12 @@ pub struct Arguments {
     #[arg(long)]
     quick: bool,
     /// The program whose idle agent is watched
-    #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_ebbtide"))]
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = env!("CARGO_BIN_EXE_ebbtide"),
+        value_parser = |path: &str| std::fs::canonicalize(path),
+    )]
     pub program: PathBuf,
     /// What cargo tells every benchmark
     #[arg(long, hide = true)]

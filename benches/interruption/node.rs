@@ -99,6 +99,7 @@ impl Node {
         change: impl FnOnce(AgentConfig, &mut Outside) -> AgentConfig,
     ) -> anyhow::Result<Self> {
         let mut config = AgentConfig::new(run.parse()?, agent_holder(&name.parse()?, "boot")?);
+        config.concurrency_per_engine = UNITS;
         let imds = ImdsEmulator::start(InstanceIdentity::spot(format!("i-{name}"), "us-east-2b"))?;
         let mut outside = Outside {
             imds: Some(ImdsClient::new(&imds.base_url())?),
