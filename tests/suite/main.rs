@@ -23,3 +23,4 @@ mod programs;
 mod python;
 mod queue;
 mod tidy;
+mod vllm;

@@ -92,6 +92,7 @@ fn print_table(took_part: &[String]) {
         let (version, state) = match (used, part.locate()) {
             (Some(version), _) => (version.to_owned(), "took part"),
             (None, Ok(located)) => (located.version, "not used"),
+            (None, Err(_)) if !part.is_asked_for() => (part.version.to_owned(), "not asked for"),
             (None, Err(_)) => (part.version.to_owned(), "missing"),
         };
         println!("{:<20} {version:<12} {state}", part.name);
@@ -104,7 +105,7 @@ fn print_left_out(skipped_tests: &BTreeMap<&str, (&str, &str)>) {
         by_reason.entry(reason).or_default().push(test);
     }
     for ((part, how), tests) in by_reason {
-        println!("\nleft out, as {part} is missing: {how}");
+        println!("\nleft out, without {part}: {how}");
         for test in tests {
             println!("  {test}");
         }

@@ -10,6 +10,8 @@ pub struct Missing {
     pub part: &'static str,
     /// What was looked for, and what to do about it.
     pub how: String,
+    /// Nobody asked for it: an option of `tests/run` does.
+    pub is_unasked: bool,
 }
 
 impl fmt::Display for Missing {
@@ -73,7 +75,11 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn missing(part: &'static str, how: impl Into<String>) -> Self {
-        Self::Missing(Missing { part, how: how.into() })
+        Self::Missing(Missing { part, how: how.into(), is_unasked: false })
+    }
+
+    pub(crate) fn unasked(part: &'static str, how: impl Into<String>) -> Self {
+        Self::Missing(Missing { part, how: how.into(), is_unasked: true })
     }
 
     /// For `map_err`: names the action and the path of an I/O error.

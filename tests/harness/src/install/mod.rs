@@ -4,6 +4,7 @@
 //! beside it and renamed when complete, so that a broken-off build leaves nothing half done.
 
 mod apt;
+mod environment;
 mod go;
 mod python;
 
@@ -32,7 +33,7 @@ pub struct Outcome {
 pub fn install_missing() -> Outcome {
     sweep_broken_off_builds();
     let mut outcome = Outcome::default();
-    for part in PARTS {
+    for part in asked_for() {
         if part.locate().is_ok() {
             continue;
         }
@@ -52,14 +53,20 @@ pub fn install_missing() -> Outcome {
 /// Looks only.
 #[must_use]
 pub fn list_missing() -> Outcome {
-    let missing = PARTS.iter().filter_map(|part| part.locate().err()).collect();
-    Outcome { missing }
+    Outcome { missing: asked_for().filter_map(|part| part.locate().err()).collect() }
+}
+
+fn asked_for() -> impl Iterator<Item = &'static Part> {
+    PARTS.iter().copied().filter(|part| part.is_asked_for())
 }
 
 fn install(part: &Part) -> Result<(), Error> {
     match &part.source {
         Source::DebianPackage { package, .. } => apt::install(part, package),
         Source::PythonPackage { requirements } => python::install_requirements(part, requirements),
+        Source::PythonEnvironment { requirements } => {
+            in_new_cache_folder(part, |folder| environment::make(part, requirements, folder))
+        }
         Source::GoCommand { package, manifests } => in_new_cache_folder(part, |folder| {
             go::install_command(part, package, manifests.as_ref(), folder)
         }),

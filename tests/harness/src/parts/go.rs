@@ -71,6 +71,11 @@ impl Manifests {
 
 const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
+/// Changes with the bytes.
+pub(super) fn fingerprint(bytes: &[u8]) -> u64 {
+    hash_on(OFFSET_BASIS, bytes)
+}
+
 /// FNV-1a, continued.
 fn hash_on(hash: u64, bytes: &[u8]) -> u64 {
     const PRIME: u64 = 0x0100_0000_01b3;
