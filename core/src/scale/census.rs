@@ -12,7 +12,7 @@ use super::terms::{PoolTerms, SizingTerms};
 use crate::observation::{
     DrainPurpose, InstanceId, InstanceState, Observation, PoolSize, ReplicaView,
 };
-use crate::policy::PoolName;
+use crate::policy::{Market, PoolName};
 
 /// The pools of the rollout group, counted.
 #[derive(Debug)]
@@ -129,10 +129,25 @@ impl<'a> PoolCount<'a> {
     }
 }
 
+impl PoolCount<'_> {
+    /// Replicas that run or will, those on their way out left out.
+    pub fn running_promised(&self) -> u32 {
+        self.promised.saturating_sub(self.leaving)
+    }
+}
+
 impl Census<'_> {
     /// Replicas that run or will, those on their way out left out.
     pub fn running_promised(&self) -> u32 {
-        self.pools.iter().map(|pool| pool.promised.saturating_sub(pool.leaving)).sum()
+        self.pools.iter().map(PoolCount::running_promised).sum()
+    }
+
+    /// Whether the pool at this place stands in for Spot: on-demand, after a Spot pool in the order
+    /// of preference.
+    pub fn is_fallback(&self, place: usize) -> bool {
+        let is_spot = |pool: &PoolCount<'_>| pool.terms.market == Market::Spot;
+        let (before, after) = self.pools.split_at(place);
+        before.iter().any(is_spot) && !after.first().is_none_or(is_spot)
     }
 
     /// Replicas that are there and stay.

@@ -176,6 +176,17 @@ pub(super) fn is_buffer_filled(
     step.stock.is_some_and(|stock| count(stock.total()) >= step.target_groups)
 }
 
+/// Rollout work of one step in seconds of one replica, at the measured pace.
+pub(super) fn replica_seconds_per_step(
+    terms: &SizingTerms,
+    observation: &Observation,
+    pace: MeasuredPace,
+) -> f64 {
+    let samples = count(Step::of(terms, observation, None).groups) * f64::from(terms.group_size);
+    let each = f64::from(samples_per_replica(terms, observation));
+    samples * pace.in_flight_seconds_per_sample / each
+}
+
 /// Samples that one replica has in flight at most: what the replicas in service are known to bear
 /// on the average, which the policy bounds, and its number while none of them tells.
 fn samples_per_replica(terms: &SizingTerms, observation: &Observation) -> u32 {

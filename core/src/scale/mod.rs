@@ -24,6 +24,7 @@ mod sync;
 mod terms;
 #[cfg(test)]
 pub(crate) mod tests;
+mod value;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use self::leaving::SILENCE_LIMIT;
 pub use self::pace::{MeasuredPace, Pace};
 pub use self::plan::{Action, ScalePlan};
-pub use self::reason::{Direction, HoldKind, Reason, SignalName};
+pub use self::reason::{CapacityReason, Direction, HoldKind, Reason, SignalName, Unjudged};
 pub use self::startup::StartupMemory;
 pub use self::stock::Stock;
 pub use self::terms::{PoolTerms, SizingTerms};
@@ -41,6 +42,8 @@ use self::census::{Census, take_census};
 use self::demand::{Demand, judge_demand, whole};
 use self::guard::RaiseGuard;
 pub(crate) use self::pace::count;
+use self::raising::Bounds;
+use self::value::UpdateCost;
 use self::window::{Keep, WishWindow};
 use crate::bottleneck::{Bottleneck, IterationClock, judge_bottleneck};
 use crate::observation::{FailureKind, InstanceId, Observation};
@@ -210,7 +213,9 @@ pub fn plan_scale(
     let mut actions = Vec::new();
     leaving::forget_gone(&census, observation, &mut actions);
     if running < sizes.raise_to {
-        raising::raise(terms, &census, sizes.raise_to - running, &mut actions, &mut reasons);
+        let bounds = Bounds { cost: UpdateCost::of(terms, observation, &memory.pace) };
+        let missing = sizes.raise_to - running;
+        raising::raise(terms, &census, &bounds, missing, &mut actions, &mut reasons);
     } else if let Some(lower_to) = sizes.lower_to {
         lower(terms, &census, lower_to, &mut actions, &mut reasons);
     }

@@ -1,8 +1,11 @@
 //! Why a plan says what it says: one reason for every number, in words that an operator reads.
 
+mod capacity;
+
 use std::fmt;
 use std::time::Duration;
 
+pub use self::capacity::{CapacityReason, Unjudged};
 use super::stock::Stock;
 use crate::bottleneck::IterationStage;
 use crate::ids::ReplicaId;
@@ -234,6 +237,8 @@ pub enum Reason {
         /// Which.
         replica: ReplicaId,
     },
+    /// What capacity costs, and whether it comes.
+    Capacity(CapacityReason),
 }
 
 /// Why a wanted change was not made; the closed set of a metric.
@@ -253,6 +258,8 @@ pub enum HoldKind {
     Bottleneck,
     /// It would miss the next join point.
     Join,
+    /// It costs more than it is worth, or than may be spent.
+    Cost,
 }
 
 impl HoldKind {
@@ -266,6 +273,8 @@ impl HoldKind {
         Self::Bottleneck,
         Self::Join,
     ];
+    pub const ALL: [Self; 6] =
+        [Self::Stabilization, Self::Sync, Self::StaleSignal, Self::Breaker, Self::Gang, Self::Cost];
 
     /// The word in metrics and journals.
     pub fn as_str(self) -> &'static str {
@@ -277,6 +286,7 @@ impl HoldKind {
             Self::Gang => "gang",
             Self::Bottleneck => "bottleneck",
             Self::Join => "join",
+            Self::Cost => "cost",
         }
     }
 }
@@ -312,6 +322,7 @@ impl Reason {
             Self::Infeasible { .. } => Some(HoldKind::Gang),
             Self::LimitedElsewhere { .. } => Some(HoldKind::Bottleneck),
             Self::MissesJoin { .. } => Some(HoldKind::Join),
+            Self::Capacity(reason) => reason.held(),
             _ => None,
         }
     }
@@ -416,6 +427,7 @@ impl Reason {
             Self::WaitsForLeases { replica } => {
                 write!(f, "{replica} waits until its leases are gone")
             }
+            Self::Capacity(reason) => write!(f, "{reason}"),
             _ => Ok(()),
         }
     }

@@ -36,12 +36,14 @@ pub struct SizingTerms {
     pub stabilization_down: Duration,
     /// Most replicas added or drained by one plan.
     pub max_changes_per_tick: u32,
+    /// What the trainer costs in dollars per hour; `None` while its price or its size is unknown.
+    pub trainer_dollars_per_hour: Option<f64>,
     /// Where nodes come from, the preferred pool first.
     pub pools: Vec<PoolTerms>,
 }
 
 /// One pool that the rollout group may use.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PoolTerms {
     /// The pool.
     pub name: PoolName,
@@ -49,11 +51,18 @@ pub struct PoolTerms {
     pub market: Market,
     /// Most nodes that the policy allows in it.
     pub max_nodes: u32,
+    /// What one node costs in dollars per hour; `None` is unknown, never free.
+    pub dollars_per_node_hour: Option<f64>,
 }
 
 impl From<&Pool> for PoolTerms {
     fn from(pool: &Pool) -> Self {
-        Self { name: pool.name.clone(), market: pool.market, max_nodes: pool.max_nodes }
+        Self {
+            name: pool.name.clone(),
+            market: pool.market,
+            max_nodes: pool.max_nodes,
+            dollars_per_node_hour: pool.dollars_per_node_hour,
+        }
     }
 }
 
@@ -75,9 +84,17 @@ impl From<&FleetPolicy> for SizingTerms {
             stabilization_up: rollout.stabilization_up,
             stabilization_down: rollout.stabilization_down,
             max_changes_per_tick: rollout.max_changes_per_tick,
+            trainer_dollars_per_hour: trainer_dollars_per_hour(policy),
             pools: policy.rollout_pools().map(PoolTerms::from).collect(),
         }
     }
+}
+
+/// The price of the trainer's pool times its size, which is known when only one is legal.
+fn trainer_dollars_per_hour(policy: &FleetPolicy) -> Option<f64> {
+    let pool = policy.pool(policy.trainer.pool.as_ref()?)?;
+    let [nodes] = policy.trainer.legal_sizes[..] else { return None };
+    Some(pool.dollars_per_node_hour? * f64::from(nodes))
 }
 
 impl SizingTerms {

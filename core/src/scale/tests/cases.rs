@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use super::world::{ON_DEMAND, SPOT, World, actions};
 use crate::observation::{
-    DrainPurpose, DrainStage, FailureKind, InstanceState, ReplicaState, Signal, TrainerPhase,
+    DrainPurpose, DrainStage, InstanceState, ReplicaState, Signal, TrainerPhase,
 };
 use crate::scale::{Action, Reason};
-use crate::time::UnixMillis;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -167,141 +166,6 @@ fn node_with_a_notice_is_neither_victim_nor_terminated() {
 }
 
 #[test]
-fn spot_without_capacity_is_benched_and_on_demand_takes_over() {
-    let mut world = World::new().with_work(60, 0, 0).with_replicas(SPOT, &[8, 8]);
-    world.size_mut(SPOT).desired = 4;
-    let plan = world.plan();
-    assert!(plan.is_settled(), "the group fills up by itself: {plan}");
-    world.fail_launch(SPOT, FailureKind::Capacity, UnixMillis(77_000));
-    let plan = world.plan();
-    assert_eq!(actions(&plan), ["raise pool on-demand from 0 to 2"], "{plan}");
-    world.apply(&plan);
-    assert!(world.plan_for(SECOND * 170).is_settled());
-    let benched = |world: &World| world.memory.benched(world.seen.now).count();
-    assert_eq!(benched(&world), 1);
-    world.pass(SECOND * 11);
-    world.plan();
-    assert_eq!(benched(&world), 0, "it is tried again after three minutes");
-    world.fail_launch(SPOT, FailureKind::Capacity, UnixMillis(99_000));
-    world.plan_for(SECOND * 350);
-    assert_eq!(benched(&world), 1, "the second time takes six minutes");
-}
-
-#[test]
-fn throttling_benches_no_pool() {
-    let mut world = World::new().with_work(60, 0, 0).with_replicas(SPOT, &[8, 8]);
-    world.size_mut(SPOT).desired = 4;
-    world.plan();
-    world.fail_launch(SPOT, FailureKind::Throttled, UnixMillis(77_000));
-    let plan = world.plan();
-    assert!(plan.is_settled(), "{plan}");
-    assert_eq!(world.memory.benched(world.seen.now).count(), 0);
-}
-
-#[test]
-fn somebody_else_who_sets_the_size_is_reported_and_not_fought() {
-    let mut world = World::new().with_work(60, 0, 0);
-    let raise = world.plan();
-    assert_eq!(actions(&raise), ["raise pool spot from 0 to 4"]);
-    world.apply(&raise);
-    let mut writes = 0;
-    for _ in 0..60 {
-        world.size_mut(SPOT).desired = 1;
-        world.size_mut(SPOT).instances.truncate(1);
-        world.pass(SECOND * 5);
-        let plan = world.plan();
-        let of_spot = |text: &&String| text.starts_with("raise pool spot");
-        writes += actions(&plan).iter().filter(of_spot).count();
-        for action in &plan.actions {
-            world.memory.note_outcome(action, true);
-        }
-    }
-    let plan = world.plan();
-    let is_told = |reason: &Reason| matches!(reason, Reason::ConflictingWriter { .. });
-    assert!(plan.reasons.iter().any(is_told), "{plan}");
-    assert_eq!(writes, 1, "it is written back once in five minutes");
-}
-
-#[test]
-fn failure_from_before_the_first_look_is_ignored() {
-    let mut world = World::new().with_work(60, 0, 0).with_replicas(SPOT, &[8, 8]);
-    world.size_mut(SPOT).desired = 4;
-    world.fail_launch(SPOT, FailureKind::Capacity, UnixMillis(77_000));
-    assert!(world.plan().is_settled());
-    assert!(world.plan().is_settled(), "the same failure is no news at the second look");
-}
-
-#[test]
-fn launch_that_never_ends_is_given_up_after_ten_minutes() {
-    let mut world = World::new().with_work(60, 0, 0).with_replicas(SPOT, &[8, 8]);
-    world.size_mut(SPOT).desired = 4;
-    assert!(world.plan_for(SECOND * 590).is_settled());
-    let plan = world.plan_for(SECOND * 15);
-    let kinds: Vec<FailureKind> = world.memory.benched(world.seen.now).map(|(_, k)| k).collect();
-    assert_eq!(kinds, [FailureKind::TimedOut], "{plan}");
-}
-
-#[test]
-fn next_pool_takes_what_the_benched_one_cannot() {
-    let mut world = World::new().with_work(60, 0, 0);
-    world.plan();
-    world.size_mut(SPOT).desired = 1;
-    world.fail_launch(SPOT, FailureKind::Capacity, UnixMillis(5));
-    let plan = world.plan();
-    assert_eq!(actions(&plan), ["raise pool on-demand from 0 to 4"], "{plan}");
-}
-
-/// Case 56 of the interruption cases.
-#[test]
-fn pool_that_just_lost_an_instance_comes_last_and_is_tried_again_later() {
-    let raises = |world: &mut World| actions(&world.plan());
-    let mut world = World::new().with_work(200, 16, 2).with_replicas(SPOT, &[16]);
-    world.terms.max_changes_per_tick = 1;
-    assert_eq!(raises(&mut world), ["raise pool spot from 1 to 2"]);
-
-    world.replica_mut("spot-1").nodes[0].is_reclaimed = true;
-    assert_eq!(raises(&mut world), ["raise pool on-demand from 0 to 1"]);
-    world.pass(SECOND * 179);
-    assert_eq!(raises(&mut world), ["raise pool on-demand from 0 to 1"]);
-    world.pass(SECOND);
-    assert_eq!(raises(&mut world), ["raise pool spot from 1 to 2"], "one loss counts once");
-}
-
-#[test]
-fn pool_that_just_lost_an_instance_is_better_than_none() {
-    let mut world = World::new().with_work(200, 16, 2).with_replicas(SPOT, &[16]);
-    (world.terms.max_changes_per_tick, world.terms.pools[ON_DEMAND].max_nodes) = (1, 0);
-    world.replica_mut("spot-1").nodes[0].is_reclaimed = true;
-    let plan = world.plan();
-    assert_eq!(actions(&plan), ["raise pool spot from 1 to 2"]);
-    let said = plan.to_string();
-    let expected = "AWS has just taken an instance of pool spot: others come first for 3m more";
-    assert!(said.contains(expected), "{said}");
-}
-
-#[test]
-fn loss_is_not_forgotten_while_records_cannot_be_read() {
-    let mut world = World::new().with_work(200, 16, 2).with_replicas(SPOT, &[16]);
-    world.replica_mut("spot-1").nodes[0].is_reclaimed = true;
-    world.plan();
-    let known = std::mem::replace(&mut world.seen.replicas, Signal::unknown("away"));
-    world.pass(SECOND * 120);
-    world.plan();
-    world.seen.replicas = known;
-    world.pass(SECOND * 60);
-    let plan = world.plan();
-    assert!(!plan.to_string().contains("AWS has just taken"), "it counts from the first sight");
-}
-
-#[test]
-fn group_that_replaces_its_losses_is_not_raised() {
-    let mut world = World::new().with_work(128, 0, 0).with_replicas(SPOT, &[16; 6]);
-    world.size_mut(SPOT).desired = 8;
-    let plan = world.plan();
-    assert_eq!((plan.desired, actions(&plan)), (Some(8), vec![]), "{plan}");
-}
-
-#[test]
 fn draining_replicas_do_not_count_as_running() {
     let mut world = World::new().with_work(40, 56, 0).with_replicas(SPOT, &[8; 7]);
     for (id, stage) in [
@@ -328,15 +192,6 @@ fn drains_of_others_are_not_taken_back() {
 }
 
 #[test]
-fn unknown_size_writes_nothing() {
-    let mut world = World::new().with_work(500, 0, 0).with_replicas(ON_DEMAND, &[0, 0, 0]);
-    world.set_drain("on-demand-1", DrainPurpose::Sizing, DrainStage::Drained);
-    world.seen.pools[SPOT].size = Signal::unknown("RequestLimitExceeded");
-    let plan = world.plan_for(SECOND * 300);
-    assert_eq!((plan.desired, actions(&plan)), (None, vec![]), "{plan}");
-}
-
-#[test]
 fn advised_node_is_preferred_among_busy_victims() {
     let mut world = World::new().with_work(0, 14, 16).with_replicas(SPOT, &[5, 9, 0]);
     world.terms.max_changes_per_tick = 2;
@@ -360,42 +215,6 @@ fn pool_is_not_asked_to_go_below_its_own_least_size() {
     let plan = world.plan_for(SECOND * 60);
     assert_eq!(actions(&plan), ["ask spot-1 to drain"], "{plan}");
     assert!(plan.reasons.contains(&Reason::NoVictim { missing: 1 }), "{plan}");
-}
-
-#[test]
-fn whole_zone_that_vanishes_causes_one_replan_and_no_stampede() {
-    let mut world = World::new().with_work(500, 0, 0).with_replicas(SPOT, &[16; 8]);
-    world.terms.max_lag = 9;
-    world.plan();
-    world.size_mut(SPOT).instances.clear();
-    let plan = world.plan();
-    assert_eq!(actions(&plan), ["raise pool spot from 8 to 10"], "{plan}");
-    world.size_mut(SPOT).desired = 10;
-    world.fail_launch(SPOT, FailureKind::Capacity, UnixMillis(77_000));
-    let plan = world.plan();
-    assert_eq!(actions(&plan), ["raise pool on-demand from 0 to 4"], "{plan}");
-}
-
-#[test]
-fn lost_node_of_a_replica_is_not_a_lost_replica() {
-    let mut world = World::new().with_work(16, 16, 0);
-    world.terms.nodes_per_replica = 3;
-    let mut world = world.with_replicas(SPOT, &[8, 8]);
-    world.size_mut(SPOT).instances.remove(0);
-    let plan = world.plan();
-    assert!(plan.is_settled(), "the group launches one node: {plan}");
-}
-
-#[test]
-fn replica_that_fits_nowhere_is_infeasible() {
-    let mut world = World::new().with_work(500, 0, 0);
-    world.terms.nodes_per_replica = 8;
-    for pool in &mut world.terms.pools {
-        pool.max_nodes = 6;
-    }
-    let plan = world.plan();
-    assert!(plan.is_settled(), "{plan}");
-    assert!(plan.reasons.contains(&Reason::Infeasible { nodes_per_replica: 8 }), "{plan}");
 }
 
 #[test]
@@ -427,31 +246,4 @@ fn instance_on_its_way_out_is_not_counted_twice() {
     world.size_mut(SPOT).instances[0].state = InstanceState::Terminating;
     let plan = world.plan();
     assert_eq!((plan.running, actions(&plan)), (Some(3), vec![]), "{plan}");
-}
-
-#[test]
-fn drain_of_an_ep_group_ends_when_the_node_that_it_lost_is_gone() {
-    let mut world = World::new().with_work(16, 16, 0).with_replicas(SPOT, &[4, 8]);
-    world.set_drain("spot-1", DrainPurpose::Reclaim, DrainStage::Drained);
-    let gone = world.size_mut(SPOT).instances.remove(0).id;
-    world.seen.gone.insert(gone);
-    let replica = world.replica_mut("spot-1");
-    replica.leased = Signal::fresh(0);
-    let mut survivor = replica.nodes[0].clone();
-    survivor.name = "survivor".parse().expect("valid");
-    survivor.instance = None;
-    let lost = &mut replica.nodes[0];
-    lost.heartbeat_age = SECOND * 60;
-    if let Some(drain) = &mut replica.drain {
-        drain.lost = vec![lost.name.clone()];
-    }
-    let lost = lost.name.clone();
-    replica.nodes.push(survivor);
-    let plan = world.plan();
-    let forget = Action::Forget {
-        replica: "spot-1".parse().expect("valid"),
-        nodes: vec![lost],
-        ends_drain: true,
-    };
-    assert!(plan.actions.contains(&forget), "{plan}");
 }

@@ -1,6 +1,8 @@
 //! The planner's tests: golden texts, the faults that users of other autoscalers met, the laws.
 
 mod cases;
+mod cases_fallback;
+mod cases_pools;
 mod golden;
 mod laws;
 mod limits;

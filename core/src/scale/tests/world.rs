@@ -33,8 +33,18 @@ impl World {
     /// of one node, 60 s of stabilisation downwards; Spot before on-demand; everything known, the
     /// buffer empty, nothing running.
     pub fn new() -> Self {
-        let pool = |name, market| PoolTerms { name: pool_name(name), market, max_nodes: 20 };
-        let view = |name| PoolView {
+        Self::of_pools(&[("spot", Market::Spot), ("on-demand", Market::OnDemand)])
+    }
+
+    /// The same with other pools, the preferred one first.
+    pub fn of_pools(pools: &[(&str, Market)]) -> Self {
+        let pool = |(name, market): &(&str, Market)| PoolTerms {
+            name: pool_name(name),
+            market: *market,
+            max_nodes: 20,
+            dollars_per_node_hour: None,
+        };
+        let view = |(name, _): &(&str, Market)| PoolView {
             name: pool_name(name),
             size: Signal::fresh(PoolSize::default()),
             activities: Signal::fresh(Activities::default()),
@@ -55,7 +65,8 @@ impl World {
                 stabilization_up: Duration::ZERO,
                 stabilization_down: Duration::from_secs(60),
                 max_changes_per_tick: 4,
-                pools: vec![pool("spot", Market::Spot), pool("on-demand", Market::OnDemand)],
+                trainer_dollars_per_hour: None,
+                pools: pools.iter().map(pool).collect(),
             },
             seen: Observation {
                 now: UnixMillis(1_000_000_000),
@@ -75,12 +86,22 @@ impl World {
                 }),
                 policy_version: Signal::fresh(crate::ids::PolicyVersion(0)),
                 replicas: Signal::fresh(Vec::new()),
-                pools: vec![view("spot"), view("on-demand")],
+                pools: pools.iter().map(view).collect(),
                 gone: BTreeSet::new(),
             },
             memory: ScaleMemory::default(),
             launched: 0,
         }
+    }
+
+    /// Dollars per hour of the trainer, of a Spot node and of an on-demand node.
+    pub fn with_prices(mut self, trainer: f64, spot: f64, on_demand: f64) -> Self {
+        self.terms.trainer_dollars_per_hour = Some(trainer);
+        for pool in &mut self.terms.pools {
+            let is_spot = pool.market == Market::Spot;
+            pool.dollars_per_node_hour = Some(if is_spot { spot } else { on_demand });
+        }
+        self
     }
 
     /// Work: waiting units, units in flight, sealed groups.
