@@ -7,7 +7,7 @@ use std::time::Duration;
 use ebbtide_core::ids::ReplicaId;
 use ebbtide_core::observation::InstanceId;
 use ebbtide_core::policy::{FleetPolicy, PoolName};
-use ebbtide_core::scale::Action;
+use ebbtide_core::scale::{Action, LeaveReason};
 use ebbtide_queue::client::{QueueError, WorkQueue};
 use ebbtide_queue::control::{DrainProgress, DrainReason, DrainRequest, DrainState, NodeNames};
 use thiserror::Error;
@@ -46,7 +46,7 @@ impl Actuator<'_> {
     pub async fn carry_out(&self, action: &Action) -> Result<(), ActuateError> {
         match action {
             Action::Raise { pool, from, to } => self.raise(pool, *from, *to).await,
-            Action::RequestDrain { replica } => self.request_drain(replica).await,
+            Action::RequestDrain { replica, why } => self.request_drain(replica, *why).await,
             Action::CancelDrain { replica, request_id } => {
                 self.report(replica, request_id, DrainState::Cancelled).await
             }
@@ -85,16 +85,24 @@ impl Actuator<'_> {
         within_limit("terminate", self.capacity.terminate(pool, instances)).await
     }
 
-    async fn request_drain(&self, replica: &ReplicaId) -> Result<(), ActuateError> {
+    async fn request_drain(
+        &self,
+        replica: &ReplicaId,
+        why: LeaveReason,
+    ) -> Result<(), ActuateError> {
+        let (reason, word) = match why {
+            LeaveReason::ScaleIn => (DrainReason::ScaleIn, "scale-in"),
+            LeaveReason::Swap => (DrainReason::Swap, "swap"),
+        };
         let generation = self.fence.claim("drain", replica.as_str(), QUEUE_WRITE_LIMIT).await?;
         let request = DrainRequest {
             replica: replica.clone(),
             request_id: format!(
-                "scale-in-{generation}-{:08x}-{}",
+                "{word}-{generation}-{:08x}-{}",
                 self.fence.process, self.fence.turn
             ),
             generation,
-            reason: DrainReason::ScaleIn,
+            reason,
             remaining: self.policy.drain.request_deadline,
             lost: NodeNames::default(),
         };

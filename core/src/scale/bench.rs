@@ -20,7 +20,7 @@ const BENCH_MAX: Duration = Duration::from_secs(1800);
 const RECLAIM_PAUSE: Duration = Duration::from_secs(180);
 
 /// Longest time that a pool may stay short without a word and without growing.
-const LAUNCH_LIMIT: Duration = Duration::from_secs(600);
+pub(super) const LAUNCH_LIMIT: Duration = Duration::from_secs(600);
 
 /// Looks in a row at which a pool must have another size than was asked for, before somebody else
 /// is taken to write it.
@@ -38,7 +38,11 @@ pub(super) struct PoolMemory {
     counted: u32,
     /// Since when the pool has had fewer nodes than asked for without growing.
     short_since: Option<UnixMillis>,
+    /// What was asked for at the last look.
+    desired: u32,
     bench: Option<Bench>,
+    /// Since when nodes have run there without a failed launch, a bench or a loss.
+    good_since: Option<UnixMillis>,
     /// Until when the pool comes last, after AWS took an instance of it.
     last_until: Option<UnixMillis>,
     /// The size that was last asked for and granted.
@@ -75,10 +79,12 @@ impl PoolMemory {
         let mut next = Self {
             seen_until,
             counted,
+            desired: size.desired,
             short_since: self.short_since.or(Some(now)),
             ..self.clone()
         };
         next.compare_size(size.desired, now);
+        next.look_for_good(self, now);
         if counted >= size.desired {
             return Self { short_since: None, bench: None, ..next };
         }
@@ -92,9 +98,30 @@ impl PoolMemory {
         next
     }
 
+    /// Nodes that go without being asked for are lost; nodes that come take none back.
+    fn look_for_good(&mut self, before: &Self, now: UnixMillis) {
+        let fewer = before.counted.saturating_sub(self.counted);
+        let is_lost = fewer > before.desired.saturating_sub(self.desired);
+        let is_benched = self.benched(now).is_some();
+        if self.counted == 0 || is_benched {
+            self.good_since = None;
+        } else if is_lost {
+            self.good_since = Some(now);
+        } else {
+            self.good_since.get_or_insert(now);
+        }
+    }
+
+    /// For how long nodes have run there without a failed launch, a bench or a loss; `None` while
+    /// nothing runs.
+    pub fn good_for(&self, now: UnixMillis) -> Option<Duration> {
+        self.good_since.map(|since| now.since(since))
+    }
+
     /// AWS takes an instance of the pool.
     pub fn note_reclaim(&mut self, now: UnixMillis) {
         self.last_until = Some(now.plus(RECLAIM_PAUSE));
+        self.good_since = None;
     }
 
     /// For how much longer the pool comes last, when it does.
@@ -164,6 +191,7 @@ impl PoolMemory {
             None => BENCH_FIRST,
         };
         self.bench = Some(Bench { until: now.plus(length), length, kind });
+        self.good_since = None;
         self.short_since = Some(now);
     }
 

@@ -7,6 +7,15 @@ use super::reason::Reason;
 use super::terms::SizingTerms;
 use crate::bottleneck::{Bottleneck, IterationStage};
 
+/// What may keep a raise back.
+pub(super) struct RaiseLimits<'a> {
+    pub terms: &'a SizingTerms,
+    /// Which stage limits the iteration.
+    pub bottleneck: &'a Bottleneck,
+    /// Until the update under way is expected to end; `None` while nobody knows.
+    pub step_remaining: Option<Duration>,
+}
+
 /// What the guard remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct RaiseGuard {
@@ -15,25 +24,36 @@ pub(super) struct RaiseGuard {
 }
 
 impl RaiseGuard {
-    /// How far the fleet may be raised. While another stage limits the iteration it does not grow
-    /// beyond what ran then: more rollouts would only wait. What was lost may come back, and the
-    /// minimum and a first replica are always allowed.
+    /// How far the fleet may be raised, when so many `running` replicas stay.
     pub fn bound(
         &mut self,
-        terms: &SizingTerms,
-        bottleneck: &Bottleneck,
+        limits: &RaiseLimits<'_>,
         running: u32,
         raise_to: u32,
         reasons: &mut Vec<Reason>,
     ) -> u32 {
-        let stage = bottleneck.stage.filter(|stage| *stage != IterationStage::Rollout);
+        let raise_to = self.bound_by_stage(limits, running, raise_to, reasons);
+        bound_by_join(limits, running, raise_to, reasons)
+    }
+
+    /// While another stage limits the iteration the fleet does not grow beyond what ran then: more
+    /// rollouts would only wait. What was lost may come back, and the minimum and a first replica
+    /// are always allowed.
+    fn bound_by_stage(
+        &mut self,
+        limits: &RaiseLimits<'_>,
+        running: u32,
+        raise_to: u32,
+        reasons: &mut Vec<Reason>,
+    ) -> u32 {
+        let stage = limits.bottleneck.stage.filter(|stage| *stage != IterationStage::Rollout);
         let Some(stage) = stage else {
             self.ran = None;
             return raise_to;
         };
         let ran = self.ran.unwrap_or(0).max(running);
         self.ran = Some(ran);
-        let limit = ran.max(terms.clamp(0)).max(1);
+        let limit = ran.max(limits.terms.clamp(0)).max(1);
         if raise_to > limit {
             reasons.push(Reason::LimitedElsewhere { stage, wanted: raise_to, kept: limit });
         }
@@ -41,21 +61,20 @@ impl RaiseGuard {
     }
 }
 
-/// Where replicas join only between two updates: how far the fleet may be raised when the step
-/// under way has `remaining` to go. A replica that would not be ready by then is not ordered on
-/// account of a step that it misses.
-pub(super) fn bound_by_join(
-    terms: &SizingTerms,
-    remaining: Option<Duration>,
-    raise_to: u32,
+/// Where replicas join only between two updates, one that would not be ready when the update under
+/// way ends is not ordered on account of a step that it misses.
+fn bound_by_join(
+    limits: &RaiseLimits<'_>,
     running: u32,
+    raise_to: u32,
     reasons: &mut Vec<Reason>,
 ) -> u32 {
-    let minimum = terms.clamp(0);
-    let Some(remaining) = remaining.filter(|_| terms.joins_at_step_end) else { return raise_to };
-    if remaining >= terms.startup || raise_to <= running.max(minimum) {
+    let terms = limits.terms;
+    let limit = running.max(terms.clamp(0));
+    let Some(remaining) = limits.step_remaining else { return raise_to };
+    if !terms.joins_at_step_end || remaining >= terms.startup || raise_to <= limit {
         return raise_to;
     }
     reasons.push(Reason::MissesJoin { remaining, startup: terms.startup });
-    running.max(minimum).min(raise_to)
+    limit
 }

@@ -88,14 +88,19 @@ pub(super) fn forget_gone(
 
 /// Chooses up to `wanted` replicas to drain: idle ones first, then those that AWS advised to
 /// leave, then the least loaded; among equals the earliest in their life, on-demand before Spot,
-/// the least preferred pool first. No pool goes below its provider's own least size.
+/// the least preferred pool first. Only those go that `may_go`, and no pool goes below its
+/// provider's own least size.
 pub(super) fn choose_victims<'a>(
     terms: &SizingTerms,
     census: &Census<'a>,
     wanted: u32,
+    may_go: impl Fn(&ReplicaView) -> bool,
 ) -> Vec<&'a ReplicaView> {
-    let mut candidates: Vec<&ReplicaView> =
-        census.replicas.iter().filter(|replica| may_leave(census, replica)).collect();
+    let mut candidates: Vec<&ReplicaView> = census
+        .replicas
+        .iter()
+        .filter(|replica| may_leave(census, replica) && may_go(replica))
+        .collect();
     candidates.sort_by_cached_key(|replica| {
         let load = replica.leased.known().copied().unwrap_or(0).max(replica.in_flight.into());
         let market = market_of(terms, replica);

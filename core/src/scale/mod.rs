@@ -20,6 +20,7 @@ mod raising;
 mod reason;
 mod startup;
 mod stock;
+mod swap;
 mod sync;
 mod terms;
 #[cfg(test)]
@@ -31,8 +32,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use self::leaving::SILENCE_LIMIT;
 pub use self::pace::{MeasuredPace, Pace};
-pub use self::plan::{Action, ScalePlan};
-pub use self::reason::{CapacityReason, Direction, HoldKind, Reason, SignalName, Unjudged};
+pub use self::plan::{Action, LeaveReason, ScalePlan};
+pub use self::reason::{
+    CapacityReason, Direction, HoldKind, Reason, SignalName, SwapStep, Unjudged,
+};
 pub use self::startup::StartupMemory;
 pub use self::stock::Stock;
 pub use self::terms::{PoolTerms, SizingTerms};
@@ -40,9 +43,10 @@ pub use self::terms::{PoolTerms, SizingTerms};
 use self::bench::PoolMemory;
 use self::census::{Census, take_census};
 use self::demand::{Demand, judge_demand, whole};
-use self::guard::RaiseGuard;
+use self::guard::{RaiseGuard, RaiseLimits};
 pub(crate) use self::pace::count;
 use self::raising::Bounds;
+use self::swap::{SwapMemory, SwapView};
 use self::value::UpdateCost;
 use self::window::{Keep, WishWindow};
 use crate::bottleneck::{Bottleneck, IterationClock, judge_bottleneck};
@@ -64,6 +68,7 @@ pub struct ScaleMemory {
     lowest: WishWindow,
     /// Instances that AWS takes, as far as they were taken note of.
     reclaimed: BTreeSet<InstanceId>,
+    swap: SwapMemory,
 }
 
 impl Default for ScaleMemory {
@@ -77,6 +82,7 @@ impl Default for ScaleMemory {
             highest: WishWindow::new(Keep::Largest),
             lowest: WishWindow::new(Keep::Smallest),
             reclaimed: BTreeSet::new(),
+            swap: SwapMemory::default(),
         }
     }
 }
@@ -105,6 +111,7 @@ impl ScaleMemory {
     /// Takes note of what became of an action, so that a size that somebody else set is told
     /// from one that was asked for here.
     pub fn note_outcome(&mut self, action: &Action, is_done: bool) {
+        self.swap.note_outcome(action, is_done);
         let (name, asked) = match action {
             Action::Raise { pool, to, .. } => (pool, Some(*to)),
             Action::Retire { pool, instances, .. } => {
@@ -123,6 +130,7 @@ impl ScaleMemory {
         for pool in self.pools.values_mut() {
             pool.forget_writes();
         }
+        self.swap = SwapMemory::default();
     }
 
     /// Takes in what the iteration and the starts look like, and judges what limits the run.
@@ -200,15 +208,17 @@ pub fn plan_scale(
         }
     };
     let running = census.running_promised();
+    // What runs only until a swap is over is no reason to keep as many.
+    let surge = memory.swap.surge(running);
+    let settled = running.saturating_sub(surge);
     let progress = memory.iteration.update_progress();
     let Demand { wish, is_firm, mut reasons } =
-        judge_demand(terms, observation, &memory.pace, progress, is_sync, running);
+        judge_demand(terms, observation, &memory.pace, progress, is_sync, settled);
     memory.pace = memory.pace.advance(observation, is_sync, is_firm);
     let mut sizes = stabilize(terms, &mut memory, &census, wish, is_firm, &mut reasons);
-    let raise_to = sizes.raise_to;
-    let raise_to = memory.guard.bound(terms, &bottleneck, running, raise_to, &mut reasons);
-    let remaining = memory.iteration.step_remaining(observation.now);
-    sizes.raise_to = guard::bound_by_join(terms, remaining, raise_to, running, &mut reasons);
+    let step_remaining = memory.iteration.step_remaining(observation.now);
+    let limits = RaiseLimits { terms, bottleneck: &bottleneck, step_remaining };
+    sizes.raise_to = memory.guard.bound(&limits, settled, sizes.raise_to, &mut reasons);
 
     let mut actions = Vec::new();
     leaving::forget_gone(&census, observation, &mut actions);
@@ -217,8 +227,11 @@ pub fn plan_scale(
         let missing = sizes.raise_to - running;
         raising::raise(terms, &census, &bounds, missing, &mut actions, &mut reasons);
     } else if let Some(lower_to) = sizes.lower_to {
-        lower(terms, &census, lower_to, &mut actions, &mut reasons);
+        lower(terms, &census, lower_to.saturating_add(surge), &mut actions, &mut reasons);
     }
+    let (pools, now) = (&memory.pools, observation.now);
+    let view = SwapView { terms, census: &census, pools, sizes: &sizes, now };
+    memory.swap.plan(&view, &mut actions, &mut reasons);
     let cancelled = actions.clone();
     leaving::retire_drained(&census, &mut actions, &mut reasons);
     drop_contradictions(&mut actions, &cancelled);
@@ -291,14 +304,15 @@ fn lower(
         reasons.push(Reason::ChangesLimited { wanted: surplus, limit });
     }
     let wanted = surplus.min(limit);
-    let victims = leaving::choose_victims(terms, census, wanted);
+    let victims = leaving::choose_victims(terms, census, wanted, |_| true);
     let found = u32::try_from(victims.len()).unwrap_or(u32::MAX);
     if found < wanted {
         reasons.push(Reason::NoVictim { missing: wanted - found });
     }
-    actions.extend(
-        victims.into_iter().map(|victim| Action::RequestDrain { replica: victim.id.clone() }),
-    );
+    actions.extend(victims.into_iter().map(|victim| {
+        let why = LeaveReason::ScaleIn;
+        Action::RequestDrain { replica: victim.id.clone(), why }
+    }));
 }
 
 /// A replica whose drain this very plan takes back is not retired by it.

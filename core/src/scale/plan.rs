@@ -52,6 +52,8 @@ pub enum Action {
     RequestDrain {
         /// The replica.
         replica: ReplicaId,
+        /// Why it goes.
+        why: LeaveReason,
     },
     /// Marks a drained replica `terminating` and terminates exactly its instances.
     Retire {
@@ -73,6 +75,15 @@ pub enum Action {
         /// Whether its drain is over with that: every node that it was about is gone.
         ends_drain: bool,
     },
+}
+
+/// Why sizing lets a replica go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LeaveReason {
+    /// Fewer are needed.
+    ScaleIn,
+    /// A cheaper one has taken its place.
+    Swap,
 }
 
 impl Action {
@@ -101,7 +112,12 @@ impl fmt::Display for Action {
         match self {
             Self::CancelDrain { replica, .. } => write!(f, "cancel the drain of {replica}"),
             Self::Raise { pool, from, to } => write!(f, "raise pool {pool} from {from} to {to}"),
-            Self::RequestDrain { replica } => write!(f, "ask {replica} to drain"),
+            Self::RequestDrain { replica, why: LeaveReason::ScaleIn } => {
+                write!(f, "ask {replica} to drain")
+            }
+            Self::RequestDrain { replica, why: LeaveReason::Swap } => {
+                write!(f, "ask {replica} to drain, its replacement is ready")
+            }
             Self::Retire { replica, pool, instances, .. } => {
                 let instances: Vec<&str> = instances.iter().map(|id| id.0.as_str()).collect();
                 write!(f, "terminate {replica} in pool {pool}: {}", instances.join(", "))

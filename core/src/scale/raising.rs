@@ -29,13 +29,13 @@ pub(super) fn raise(
         reasons.push(Reason::ChangesLimited { wanted: missing, limit });
     }
     let mut missing = missing.min(limit);
-    let mut cancelled = 0;
+    let mut order = Order::new(terms, census, bounds);
     for (replica, request_id) in cancellable(census) {
         if missing == 0 {
             return;
         }
         missing -= 1;
-        cancelled += 1;
+        order.keep(replica);
         let replica = replica.id.clone();
         actions.push(Action::CancelDrain { replica, request_id: request_id.to_owned() });
     }
@@ -44,7 +44,6 @@ pub(super) fn raise(
         reasons.push(Reason::Infeasible { nodes_per_replica: gang });
         return;
     }
-    let mut order = Order::new(terms, census, bounds, cancelled);
     // A pool that AWS is emptying would lose the new replica next.
     let (last, first): (Vec<_>, Vec<_>) =
         (0..census.pools.len()).partition(|place| census.pools[*place].comes_last);
@@ -59,10 +58,8 @@ struct Order<'a> {
     terms: &'a SizingTerms,
     census: &'a Census<'a>,
     bounds: &'a Bounds,
-    /// Replicas that will run in each pool, those ordered here included.
+    /// Replicas that will run in each pool, those ordered or kept here included.
     running: Vec<u32>,
-    /// Replicas that drain no more.
-    cancelled: u32,
     added: Vec<(usize, u32)>,
     /// Replicas that had room and were not worth their price.
     withheld: u32,
@@ -70,15 +67,17 @@ struct Order<'a> {
 }
 
 impl<'a> Order<'a> {
-    fn new(
-        terms: &'a SizingTerms,
-        census: &'a Census<'a>,
-        bounds: &'a Bounds,
-        cancelled: u32,
-    ) -> Self {
+    fn new(terms: &'a SizingTerms, census: &'a Census<'a>, bounds: &'a Bounds) -> Self {
         let running = census.pools.iter().map(PoolCount::running_promised).collect();
         let (added, reasons) = (Vec::new(), Vec::new());
-        Self { terms, census, bounds, running, cancelled, added, withheld: 0, reasons }
+        Self { terms, census, bounds, running, added, withheld: 0, reasons }
+    }
+
+    /// A replica that drains no more.
+    fn keep(&mut self, replica: &ReplicaView) {
+        if let Some(running) = self.running.get_mut(self.census.rank(replica.pool.as_ref())) {
+            *running += 1;
+        }
     }
 
     /// Orders up to `missing` replicas in the pool at this place and says how many.
@@ -109,7 +108,7 @@ impl<'a> Order<'a> {
             }
             wanted
         });
-        let running = self.running.iter().sum::<u32>() + self.cancelled;
+        let running = self.running.iter().sum::<u32>();
         let allowed = worth.max(self.terms.clamp(0).saturating_sub(running)).min(wanted);
         if allowed < wanted {
             self.withheld += wanted - allowed;

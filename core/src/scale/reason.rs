@@ -5,7 +5,7 @@ mod capacity;
 use std::fmt;
 use std::time::Duration;
 
-pub use self::capacity::{CapacityReason, Unjudged};
+pub use self::capacity::{CapacityReason, SwapStep, Unjudged};
 use super::stock::Stock;
 use crate::bottleneck::IterationStage;
 use crate::ids::ReplicaId;
@@ -264,7 +264,7 @@ pub enum HoldKind {
 
 impl HoldKind {
     /// All kinds, for metrics.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Stabilization,
         Self::Sync,
         Self::StaleSignal,
@@ -272,9 +272,8 @@ impl HoldKind {
         Self::Gang,
         Self::Bottleneck,
         Self::Join,
+        Self::Cost,
     ];
-    pub const ALL: [Self; 6] =
-        [Self::Stabilization, Self::Sync, Self::StaleSignal, Self::Breaker, Self::Gang, Self::Cost];
 
     /// The word in metrics and journals.
     pub fn as_str(self) -> &'static str {

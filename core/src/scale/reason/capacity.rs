@@ -1,9 +1,11 @@
 //! Reasons about capacity: what it costs, and whether it comes.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::{HoldKind, Reason};
 use crate::policy::PoolName;
+use crate::policy::duration::Written;
 
 /// One reason of a plan that is about capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +24,33 @@ pub enum CapacityReason {
         /// What is not known.
         why: Unjudged,
     },
+    /// On-demand replicas that stand in for Spot are exchanged, one at a time.
+    Swap {
+        /// The Spot pool.
+        pool: PoolName,
+        /// How far the exchange is.
+        step: SwapStep,
+    },
+}
+
+/// How far a swap is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SwapStep {
+    /// A replica is launched where Spot is expected to last.
+    Launch,
+    /// A replica is launched to see whether Spot lasts.
+    Probe,
+    /// The replacement is not ready yet.
+    Ready,
+    /// The replacement is ready, and Spot must last before it counts.
+    Last {
+        /// For how much longer.
+        remaining: Duration,
+    },
+    /// The on-demand replica goes.
+    Drain,
+    /// The replacement goes: Spot has not lasted, or it did not get ready.
+    GiveUp,
 }
 
 /// Why the value of fallback cannot be told.
@@ -49,7 +78,7 @@ impl CapacityReason {
     pub(super) fn held(&self) -> Option<HoldKind> {
         match self {
             Self::FallbackLimited { .. } => Some(HoldKind::Cost),
-            Self::FallbackUnjudged { .. } => None,
+            Self::FallbackUnjudged { .. } | Self::Swap { .. } => None,
         }
     }
 }
@@ -64,6 +93,30 @@ impl fmt::Display for CapacityReason {
             ),
             Self::FallbackUnjudged { why } => {
                 write!(f, "on-demand fallback is not limited by its value: {why}")
+            }
+            Self::Swap { pool, step: SwapStep::Launch } => {
+                write!(
+                    f,
+                    "pool {pool} is expected to last: one replica there replaces one on demand"
+                )
+            }
+            Self::Swap { pool, step: SwapStep::Probe } => {
+                write!(f, "one replica probes pool {pool}, since on-demand ones stand in for Spot")
+            }
+            Self::Swap { pool, step: SwapStep::Ready } => {
+                write!(f, "a replica of pool {pool} replaces one on demand once it is ready")
+            }
+            Self::Swap { pool, step: SwapStep::Last { remaining } } => write!(
+                f,
+                "a replica of pool {pool} replaces one on demand when the pool has lasted for {} \
+                 more",
+                Written(*remaining)
+            ),
+            Self::Swap { pool, step: SwapStep::Drain } => {
+                write!(f, "a replica of pool {pool} is ready in the place of one on demand")
+            }
+            Self::Swap { pool, step: SwapStep::GiveUp } => {
+                write!(f, "pool {pool} has not lasted long enough to replace one on demand")
             }
         }
     }

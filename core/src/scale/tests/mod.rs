@@ -3,6 +3,7 @@
 mod cases;
 mod cases_fallback;
 mod cases_pools;
+mod cases_swap;
 mod golden;
 mod laws;
 mod limits;

@@ -212,7 +212,7 @@ impl World {
                     self.size_mut(pool).desired = *to;
                     self.heal(pool);
                 }
-                Action::RequestDrain { replica } => {
+                Action::RequestDrain { replica, .. } => {
                     self.set_drain(replica.as_str(), DrainPurpose::Sizing, DrainStage::Drained);
                     let replica = self.replica_mut(replica.as_str());
                     replica.in_flight = 0;
