@@ -35,13 +35,14 @@ pub async fn measure(sizes: &Sizes, figures: &mut Figures) -> anyhow::Result<()>
         let name = format!("node-{number}");
         nodes.push(Node::start(&name, RUN, client, Some(Streams::SLOW), |config, _| config)?);
     }
-    let (mut took, mut late) = (Vec::new(), 0);
+    let (mut took, mut late, mut lost) = (Vec::new(), 0, 0);
     for notice in 1..=sizes.fleet_notices {
         all_work(&nodes).await?;
         println!("fleet: all work; notice {notice} of {}", sizes.fleet_notices);
         let hand_backs = try_join_all(nodes.iter().map(Node::hand_back)).await?;
         took.extend(hand_backs.iter().map(|one| one.done));
         late += hand_backs.iter().map(|one| one.late_tokens).sum::<u64>();
+        lost += hand_backs.iter().map(|one| one.lost_units).sum::<u64>();
         let units = queue.scan().await?;
         let back = units.iter().filter(|unit| !unit.state.is_leased()).count();
         ensure!(back == NODES * UNITS, "{back} units are back of {}", NODES * UNITS);
@@ -50,6 +51,7 @@ pub async fn measure(sizes: &Sizes, figures: &mut Figures) -> anyhow::Result<()>
     figures.set("fleet125NoticeToHandedBackP50Ms", percentile_ms(&took, 50));
     figures.set("fleet125NoticeToHandedBackP99Ms", percentile_ms(&took, 99));
     figures.set("fleet125LateTokens", late as f64);
+    figures.set("fleet125LostLeases", lost as f64);
     Ok(())
 }
 

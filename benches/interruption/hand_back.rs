@@ -70,7 +70,9 @@ pub async fn notices(
         // Past the first append, then anywhere between two of them.
         let wait = streams.append_every.mul_f64(1.0 + rand::rng().random_range(0.0..1.0));
         tokio::time::sleep(wait).await;
-        hand_backs.push(node.hand_back().await?);
+        let hand_back = node.hand_back().await?;
+        ensure!(hand_back.lost_units == 0, "{} leases were lost", hand_back.lost_units);
+        hand_backs.push(hand_back);
         check(&queue).await?;
         node.reopen().await?;
     }

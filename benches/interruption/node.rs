@@ -68,6 +68,9 @@ pub struct HandBack {
     pub done: Duration,
     /// Tokens that were not stored when the notice came.
     pub tail_tokens: u64,
+    /// Units whose lease ran out before the hand-back: the machine was too busy to renew it in
+    /// time. They are others' by then.
+    pub lost_units: u64,
     /// Tokens that came too late to be handed back: their stream did not end in time.
     pub late_tokens: u64,
 }
@@ -172,9 +175,13 @@ impl Node {
         let done = shown.elapsed();
         let counts = self.agent.counts();
         let handed_back = counts.handed_back_total() - before.handed_back_total();
-        ensure!(handed_back == UNITS as u64, "{handed_back} units handed back, not {UNITS}");
+        let lost_units = counts.units_lost - before.units_lost;
+        ensure!(
+            handed_back + lost_units == UNITS as u64,
+            "{handed_back} units handed back and {lost_units} leases lost, of {UNITS} units"
+        );
         let late_tokens = counts.tokens_dropped - before.tokens_dropped;
-        Ok(HandBack { read, done, tail_tokens: before.tokens_waiting, late_tokens })
+        Ok(HandBack { read, done, tail_tokens: before.tokens_waiting, lost_units, late_tokens })
     }
 }
 

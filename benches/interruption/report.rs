@@ -20,6 +20,7 @@ pub const ROWS: [FigureRow; 24] = [
     ("125 nodes at once, median, ms", "fleet125NoticeToHandedBackP50Ms", None),
     ("... 99th percentile", "fleet125NoticeToHandedBackP99Ms", Some(5_000.0)),
     ("... tokens that came too late, all together", "fleet125LateTokens", None),
+    ("... leases that had run out before", "fleet125LostLeases", None),
     ("EP group of 8: write to the last closed gate, median, ms", "groupStopP50Ms", None),
     ("... 99th percentile", "groupStopP99Ms", Some(250.0)),
     (

@@ -94,7 +94,7 @@ async fn worker_that_does_not_answer_loses_its_unit_after_two_seconds_as_it_was_
     assert!(taken_after < Duration::from_secs(4), "{taken_after:?}");
     assert_eq!(handed_back(&node.agent, HandBackCause::Notice), 1);
     let late = api.call("/v1/hand-back", "env", vec![tokens(&grants[0], 6, 8)]).await;
-    assert_eq!(late, ["ALREADY_DONE"]);
+    assert_eq!(late, ["FENCED"], "its last tokens are not stored");
     assert_eq!(api.call("/v1/append", "env", vec![tokens(&grants[0], 6, 8)]).await, ["FENCED"]);
     let units = world.queue.scan().await.unwrap();
     assert_eq!((units[0].tokens, units[0].hand_backs), (6, 1));

@@ -54,8 +54,8 @@ pub struct RolloutPolicy {
     pub nodes_per_replica: u16,
     /// `minReplicas`: default 1, 0 to `maxReplicas`.
     pub min_replicas: u32,
-    /// `maxReplicas`: required, 1 to what the pools hold. While a replica is exchanged for a cheaper
-    /// one, one more runs.
+    /// `maxReplicas`: required, 1 to what the pools hold. While a replica is exchanged for a
+    /// cheaper one, one more runs.
     pub max_replicas: u32,
     /// `concurrencyPerReplica`: most samples in flight on one replica; how many there are follows
     /// the load of its engines. Default 256, 1 to 65536.
