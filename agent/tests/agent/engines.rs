@@ -176,6 +176,7 @@ async fn engine_that_comes_late_gets_work_when_it_comes() {
     }
 }
 
+/// Cases 3 and 38, at the engine.
 #[tokio::test(flavor = "multi_thread")]
 async fn partial_at_its_limit_is_complete_without_a_call() {
     for engine in every_engine() {
@@ -222,7 +223,7 @@ async fn freed_slots_are_filled_at_once() {
     assert_eq!(node.agent.counts().units_completed, 400);
 }
 
-/// Cases 15 and 16.
+/// Cases 15 and 16: nobody but the engine is in doubt.
 #[tokio::test(flavor = "multi_thread")]
 async fn engine_left_paused_gives_its_units_up_without_an_attempt() {
     for engine in every_engine() {
@@ -244,6 +245,7 @@ async fn engine_left_paused_gives_its_units_up_without_an_attempt() {
         })
         .await;
         assert_eq!(node.agent.state(), NodeState::NotReady);
+        assert_eq!(world.marks.node(&node.name), Default::default());
         let _other = world.node("n2").start();
         let samples = world.take_samples(4).await;
         assert!(samples.iter().all(|sample| sample.attempts == 0), "{samples:?}");

@@ -111,6 +111,7 @@ async fn notice_without_a_queue_until_the_deadline_acknowledges_nothing_and_expi
     assert_eq!(world.status().await.tokens.accepted, 8 * 1_500);
 }
 
+/// Cases 26 and 30, at the agent.
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_whose_leases_were_lost_writes_nothing_and_ends_its_streams() {
     let world = World::new();

@@ -36,6 +36,7 @@ async fn idle_agent_ends_at_once() {
     assert_eq!(report.counts.units_leased, 0);
 }
 
+/// Case 33.
 #[tokio::test(flavor = "multi_thread")]
 async fn restarted_agent_hands_back_what_its_predecessor_held() {
     let world = World::new();
@@ -54,6 +55,7 @@ async fn restarted_agent_hands_back_what_its_predecessor_held() {
     assert!(second.agent.counts().tokens_continued > 0);
 }
 
+/// Case 23.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_agents_units_come_back_when_their_leases_end() {
     let world = World::new();

@@ -33,9 +33,12 @@ async fn engine_with_unknown_weights_gets_no_work() {
 /// Case 6.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_carry_the_version_that_made_them() {
-    for engine in every_engine() {
+    let policies = [ResumePolicy::ContinueMixed, ResumePolicy::MaskOld];
+    for (engine, policy) in every_engine().into_iter().zip(policies.into_iter().cycle()) {
         let world = World::new();
-        world.enqueue([group("a", 4, 400)]).await;
+        let mut going_on = group("a", 4, 400);
+        going_on.resume_policy = policy;
+        world.enqueue([going_on]).await;
         let node = world.node("n1").with_engine(engine).start();
         node.wait_until_busy(4).await;
         world.set_version(1).await;
@@ -52,6 +55,7 @@ async fn tokens_carry_the_version_that_made_them() {
     }
 }
 
+/// Case 1, at the engine.
 #[tokio::test(flavor = "multi_thread")]
 async fn units_that_restart_under_newer_weights_are_given_back_at_the_change() {
     for engine in every_engine() {
