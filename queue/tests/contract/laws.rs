@@ -95,6 +95,7 @@ async fn repeated_complete_is_answered_already_done(world: World) {
     assert_eq!(world.status().await.groups_sealed, 1);
 }
 
+/// Case 25 of rollouts.
 async fn zombie_is_fenced_and_changes_nothing(world: World) {
     let (a, b) = (holder("a"), holder("b"));
     world.enqueue(&group("g", 1)).await;
@@ -274,6 +275,7 @@ async fn unit_with_newer_tokens_is_skipped_and_others_see_it(world: World) {
     assert_eq!(world.lease_at(&b, 2, LONG, 4).await[0].unit, unit("g.0000"));
 }
 
+/// Case 1 of rollouts.
 async fn restart_if_newer_drops_old_tokens(world: World) {
     let a = holder("a");
     let mut strict = group("g", 1);
@@ -362,6 +364,7 @@ async fn lost_consumers_groups_are_taken_over(world: World) {
     assert_eq!(world.queue.acknowledge("u", &[group_id("g")]).await.unwrap(), 1);
 }
 
+/// Case 30 of rollouts.
 async fn renew_names_the_lost_units(world: World) {
     let (a, b) = (holder("a"), holder("b"));
     world.enqueue(&group("g", 1)).await;

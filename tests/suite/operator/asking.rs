@@ -117,6 +117,7 @@ async fn silent_agent_is_said_and_rehearses_nothing() {
     assert!(said.out.contains("nobody drains it until that is back"), "{}", said.out);
 }
 
+/// Case 20 of rollouts; what was left is counted in the closing report.
 #[tokio::test]
 async fn what_nobody_answers_ends_after_its_deadline() {
     let redis = require!(Redis::start().await);

@@ -119,6 +119,7 @@ async fn worker_killed_between_any_two_calls_loses_nothing_and_publishes_nothing
     println!("{} workers killed; the longest wait for a unit of theirs: {longest:?}", waited.len());
 }
 
+/// Cases 25 and 26 of rollouts, with a real SIGSTOP.
 #[tokio::test]
 async fn worker_stopped_between_any_two_calls_for_longer_than_its_lease_writes_nothing_more() {
     let redis = require!(Redis::start().await);
