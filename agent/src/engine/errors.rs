@@ -61,6 +61,18 @@ pub enum EngineError {
         /// The limit.
         limit: Duration,
     },
+    /// As [`Self::Stalled`], and its probes are not answered in time either: it is busy, or it
+    /// hangs, as a whole.
+    #[error(
+        "no token for {} s, limit {} s, and no answer to probes",
+        waited.as_secs(), limit.as_secs()
+    )]
+    Deaf {
+        /// How long nothing came.
+        waited: Duration,
+        /// The limit.
+        limit: Duration,
+    },
     /// It holds all streams for too long.
     #[error("engine paused for {} s, limit {} s", waited.as_secs(), limit.as_secs())]
     LeftPaused {
@@ -96,6 +108,15 @@ impl EngineError {
             Self::Silent { problem, .. } => format!("no answer in time: {problem}"),
             Self::Unable { problem, .. } => problem.clone(),
             other => other.to_string(),
+        }
+    }
+
+    /// What an engine says in a stream of a call that it did not carry out, as if it had been an
+    /// HTTP status. A full queue (503) is no fault: it takes nothing now.
+    pub(super) fn told(code: u16, problem: String) -> Self {
+        match code {
+            400..=499 | 503 => Self::Refused { status: code, problem },
+            _ => Self::Failed { code, problem },
         }
     }
 

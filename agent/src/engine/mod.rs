@@ -213,6 +213,7 @@ mod testing;
 mod tests {
     use super::*;
 
+    /// Case 13 of rollouts.
     #[test]
     fn no_request_begins_with_another() {
         let unit = |text: &str| text.parse::<UnitId>().expect("valid");

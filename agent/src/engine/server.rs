@@ -24,6 +24,9 @@ const KEPT_CONNECTIONS: usize = 4;
 /// closes it.
 const KEPT_LIMIT: Duration = Duration::from_secs(3);
 
+/// Largest JSON document: what SGLang says of how it was started is 20 KiB.
+const DOCUMENT_BYTES_MAX: usize = 4 << 20;
+
 /// Bytes of an error body that are read.
 const ERROR_BYTES: usize = 2000;
 
@@ -70,9 +73,23 @@ impl Server {
 
     /// Reads a JSON document.
     pub(super) async fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
-        let body = self.short_call(self.short.get(self.url(path))).await?.bytes().await;
-        let body = body.map_err(|error| self.unreachable(&error))?;
+        let response = self.short_call(self.short.get(self.url(path))).await?;
+        let body = self.document(response).await?;
         serde_json::from_slice(&body).map_err(|_| EngineError::malformed(path, &body))
+    }
+
+    /// A whole body, unless it is larger than any document of an engine.
+    async fn document(&self, response: Response) -> Result<Vec<u8>, EngineError> {
+        let mut body = Vec::new();
+        let mut pieces = response.bytes_stream();
+        while let Some(piece) = pieces.next().await {
+            body.extend_from_slice(&piece.map_err(|error| self.unreachable(&error))?);
+            if body.len() > DOCUMENT_BYTES_MAX {
+                let problem = format!("a document must be at most {DOCUMENT_BYTES_MAX} bytes");
+                return Err(EngineError::Malformed { problem });
+            }
+        }
+        Ok(body)
     }
 
     /// Reads a page piece by piece, as it may be large.
@@ -97,10 +114,10 @@ impl Server {
         path: &str,
         body: &impl Serialize,
         limit: Duration,
-    ) -> Result<Bytes, EngineError> {
+    ) -> Result<Vec<u8>, EngineError> {
         let response = self.long.post(self.url(path)).json(body).timeout(limit).send().await;
         let response = accept(response.map_err(|error| self.unreachable(&error))?).await?;
-        response.bytes().await.map_err(|error| self.unreachable(&error))
+        self.document(response).await
     }
 
     /// A generation call to `path`, to be completed and [opened](Self::open).
@@ -218,6 +235,8 @@ fn explain(error: &reqwest::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::future::IntoFuture;
+
     use super::*;
 
     #[test]
@@ -242,5 +261,18 @@ mod tests {
         assert!(
             Server::at("http://engine:8000/").is_ok_and(|s| s.address() == "http://engine:8000")
         );
+    }
+
+    #[tokio::test]
+    async fn document_that_does_not_end_is_given_up() {
+        let endless = || async { "x".repeat(2 * DOCUMENT_BYTES_MAX) };
+        let app = axum::Router::new().route("/version", axum::routing::get(endless));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = format!("http://{}", listener.local_addr().expect("bound"));
+        tokio::spawn(axum::serve(listener, app).into_future());
+        let server = Server::at(&address).expect("a URL");
+        let read = server.read::<serde_json::Value>("/version").await;
+        let Err(EngineError::Malformed { problem }) = read else { panic!("{read:?}") };
+        assert!(problem.contains("at most"), "{problem}");
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::stream::{self, StreamExt, TryStreamExt};
+use futures::stream::{self, StreamExt};
 
 use self::wire::{Decoder, GenerateBody};
 use super::load::{self, EngineLoad};
@@ -143,7 +143,7 @@ impl Engine for SglangEngine {
         let body = GenerateBody::of(&call, context_length);
         let bytes = self.server.open(self.server.generation("/generate", &body)).await?;
         let mut decoder = Decoder::default();
-        Ok(read_events(bytes, move |data| decoder.read(data)))
+        Ok(read_events(bytes, call.sampling.max_tokens, move |data| decoder.read(data)))
     }
 
     async fn abort(&self, requests: &[RequestId]) -> Result<(), EngineError> {
@@ -152,7 +152,9 @@ impl Engine for SglangEngine {
         });
         // Collected first: the closure of a stream that is built lazily is not general enough.
         let aborts: Vec<_> = aborts.collect();
-        stream::iter(aborts).buffer_unordered(ABORTS_AT_ONCE).try_collect().await
+        // One that fails keeps no other from being sent.
+        let answers: Vec<_> = stream::iter(aborts).buffer_unordered(ABORTS_AT_ONCE).collect().await;
+        answers.into_iter().collect()
     }
 
     async fn load_weights(&self, weights: &WeightsAt, limit: Duration) -> Result<(), EngineError> {

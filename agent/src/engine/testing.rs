@@ -34,7 +34,7 @@ pub(super) async fn read_pieces(
     decode: impl FnMut(&[u8]) -> Decoded + Send + 'static,
 ) -> Whole {
     let bytes = stream::iter(pieces.into_iter().map(|piece| Ok(Bytes::from(piece))));
-    read_all(read_events(bytes.boxed(), decode)).await
+    read_all(read_events(bytes.boxed(), u32::MAX, decode)).await
 }
 
 pub(super) async fn read_all(mut events: TokenStream) -> Whole {

@@ -129,7 +129,7 @@ impl VllmEngine {
                  --enable-scale-out"
             )));
         }
-        Ok(read_events(opened?, wire::read_event))
+        Ok(read_events(opened?, call.sampling.max_tokens, wire::read_event))
     }
 
     /// What the cache holds was computed by the weights before.
@@ -171,7 +171,7 @@ impl Engine for VllmEngine {
             self.known().is_scale_out_off = true;
             return self.complete(&call).await;
         }
-        Ok(read_events(opened?, wire::read_event))
+        Ok(read_events(opened?, call.sampling.max_tokens, wire::read_event))
     }
 
     async fn abort(&self, requests: &[RequestId]) -> Result<(), EngineError> {
@@ -179,14 +179,15 @@ impl Engine for VllmEngine {
         if requests.is_empty() {
             return Ok(());
         }
-        let is_scale_out_off = self.known().is_scale_out_off;
-        let id = if is_scale_out_off { wire::completion_id } else { wire::generation_id };
-        let ids: Vec<String> = requests.iter().map(id).collect();
-        if !is_scale_out_off {
-            let answer = self.send_abort("/inference/v1/abort_requests", &ids).await;
+        let mut ids: Vec<String> = requests.iter().map(wire::completion_id).collect();
+        if !self.known().is_scale_out_off {
+            let generations: Vec<String> = requests.iter().map(wire::generation_id).collect();
+            let answer = self.send_abort("/inference/v1/abort_requests", &generations).await;
             if !is_closed(&answer) {
                 return answer;
             }
+            // By which route they were opened is no longer known after a failed probe.
+            ids.extend(generations);
         }
         let answer = self.send_abort("/abort_requests", &ids).await;
         if is_closed(&answer) {

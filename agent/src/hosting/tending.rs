@@ -89,7 +89,7 @@ fn note_load(shared: &Shared, slot: &EngineSlot, load: Result<EngineLoad, Engine
 
 fn withdraw(shared: &Shared, slot: &EngineSlot, waiting: usize, now: Instant) {
     let limit = shared.config.lease.progress.idle / WAIT_SHARE;
-    let opened_before = now.checked_sub(limit).unwrap_or(now);
+    let Some(opened_before) = now.checked_sub(limit) else { return };
     let leave = shared.leave(HandBackCause::Engine.into(), now);
     let mut ledger = shared.desk.ledger();
     let mut late = ledger.unbegun(slot.index, opened_before);

@@ -1,5 +1,11 @@
 //! The driver against streams written from the engine's source, cut in every way.
 
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::http::StatusCode;
+use ebbtide_core::ids::PolicyVersion;
 use ebbtide_core::sample::{FinishReason, StopReason};
 use serde_json::json;
 
@@ -200,4 +206,34 @@ async fn engine_that_was_never_ready_is_not_taken_for_a_paused_one() {
     assert!(problem.contains("/ready"), "{problem}");
     emulator.handle().resume();
     assert!(engine.probe().await.is_ok());
+}
+
+/// A server that refuses the first of several aborts.
+#[tokio::test]
+async fn abort_that_is_refused_keeps_no_other_from_being_sent() {
+    let (seen, asked) = (Arc::new(AtomicUsize::new(0)), 3 * ABORTS_AT_ONCE);
+    let counted = seen.clone();
+    let abort = axum::routing::post(move || async move {
+        match counted.fetch_add(1, Ordering::SeqCst) {
+            0 => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::OK,
+        }
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let app = axum::Router::new().route("/abort_request", abort);
+    tokio::spawn(axum::serve(listener, app).into_future());
+    let engine = SglangEngine::new(&address).unwrap();
+    let requests: Vec<RequestId> =
+        (0..asked).map(|n| testing::call(&format!("u{n}.0000"), 4).request).collect();
+    assert!(engine.abort(&requests).await.is_err(), "it is told, and tried again");
+    assert_eq!(seen.load(Ordering::SeqCst), asked);
+}
+
+/// Case 6 of rollouts.
+#[test]
+fn load_of_weights_says_that_it_aborts_nothing() {
+    let weights = WeightsAt { version: PolicyVersion(8), place: "/weights/8".to_owned() };
+    let body = serde_json::to_value(wire::LoadBody::of(&weights)).unwrap();
+    assert_eq!(body["abort_all_requests"], json!(false));
 }

@@ -183,7 +183,7 @@ impl Decoder {
             return vec![Err(EngineError::malformed("a generation event", data))];
         };
         if let Some(error) = event.error {
-            return vec![Err(refuse_or_fail(error.code, error.message))];
+            return vec![Err(EngineError::told(error.code, error.message))];
         }
         let Some(meta) = event.meta_info else {
             return vec![Err(EngineError::malformed("meta_info", data))];
@@ -265,7 +265,9 @@ impl Finish {
     /// An abort with a status is an error of the engine's own making.
     fn read_abort(self, spans: Vec<Span>) -> Result<StreamEnd, Ended> {
         match self.status_code {
-            Some(code) => Err(Ended::Badly(refuse_or_fail(code, self.message.unwrap_or_default()))),
+            Some(code) => {
+                Err(Ended::Badly(EngineError::told(code, self.message.unwrap_or_default())))
+            }
             None => Ok(StreamEnd {
                 reason: EndReason::Aborted,
                 spans: spans.into_iter().map(WeightSpan::from).collect(),
@@ -279,15 +281,6 @@ fn read_match(matched: &Value) -> Option<StopReason> {
         Value::String(text) => Some(StopReason::Text(text.clone())),
         Value::Array(tokens) => read_match(tokens.last()?),
         token => i32::try_from(token.as_i64()?).ok().map(StopReason::Token),
-    }
-}
-
-/// What the engine says of a call that it did not carry out, as if it had been an HTTP status. A
-/// full queue (503) is no fault: the engine takes nothing now.
-fn refuse_or_fail(code: u16, problem: String) -> EngineError {
-    match code {
-        400..=499 | 503 => EngineError::Refused { status: code, problem },
-        _ => EngineError::Failed { code, problem },
     }
 }
 

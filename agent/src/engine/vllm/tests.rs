@@ -1,5 +1,6 @@
 //! The driver against recorded streams, cut in every way, and against the emulated engine.
 
+use ebbtide_core::ids::PolicyVersion;
 use ebbtide_core::sample::{FinishReason, StopReason};
 use tokio::time::timeout;
 
@@ -206,4 +207,44 @@ async fn abort_without_a_route_names_the_switch() {
     engine.probe().await.unwrap();
     let refusal = engine.abort(&[call("u1.0000", 4).request]).await.err().unwrap();
     assert!(refusal.to_string().contains("VLLM_SERVER_DEV_MODE=1"), "{refusal}");
+}
+
+#[tokio::test]
+async fn error_event_about_the_call_is_not_held_against_the_engine() {
+    let event = |code: u16| {
+        let error = serde_json::json!({ "error": { "message": "no", "code": code } });
+        vec![format!("data: {error}\n\n").into_bytes()]
+    };
+    let (_, end) = read_pieces(event(400)).await;
+    let error = end.err().unwrap();
+    assert!(error.is_about_the_unit() && !error.is_engine_in_doubt(), "{error:?}");
+    let (_, end) = read_pieces(event(500)).await;
+    assert!(end.is_err_and(|error| error.is_engine_in_doubt()));
+}
+
+/// Case 10 of rollouts: whichever form of the id the stream has.
+#[tokio::test]
+async fn abort_is_heard_by_completions_although_a_probe_has_failed() {
+    let config = EngineConfig {
+        scale_out: false,
+        load_takes: Duration::from_secs(600),
+        ..EngineConfig::default()
+    };
+    let (emulator, engine) = started(config);
+    engine.probe().await.unwrap();
+    let call = call("u1.0000", 4_000);
+    let stream = engine.generate(call.clone()).await.unwrap();
+    let weights = WeightsAt { version: PolicyVersion(8), place: "/weights/8".to_owned() };
+    let load = engine.load_weights(&weights, LIMIT);
+    let abort = async {
+        while engine.probe().await.is_ok() {}
+        engine.abort(&[call.request]).await.unwrap();
+        read_all(stream).await
+    };
+    let (_, end) = tokio::select! {
+        ended = abort => ended,
+        loaded = load => panic!("{loaded:?}"),
+    };
+    assert_eq!(end.map(|end| end.reason), Ok(EndReason::Aborted));
+    assert_eq!(emulator.handle().counts().running, 0);
 }

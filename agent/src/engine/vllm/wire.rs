@@ -169,7 +169,7 @@ impl Chunk {
     /// unknown end are kept: the error follows them.
     pub(super) fn read(self, data: &[u8]) -> Decoded {
         if let Some(error) = self.error {
-            return vec![Err(EngineError::Failed { code: error.code, problem: error.message })];
+            return vec![Err(EngineError::told(error.code, error.message))];
         }
         // An event without choices carries usage alone.
         let Some(choice) = self.choices.into_iter().next() else { return Vec::new() };
