@@ -103,6 +103,9 @@ pub fn agent_holder(node: &NodeName, boot_id: &str) -> Result<Holder, IdError> {
     format!("{node}/{boot_id}/agent-{}", uuid::Uuid::new_v4()).parse()
 }
 
+/// Share of the queue's progress limit after which an agent acts: of 60 s, 3 s are left to write.
+const IDLE_SHARE: f64 = 0.95;
+
 /// Terms of work leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTerms {
@@ -115,6 +118,12 @@ pub struct LeaseTerms {
 }
 
 impl LeaseTerms {
+    /// How long a stream may bring nothing: a little shorter than the queue allows its unit, as the
+    /// agent knows more about the reason.
+    pub fn idle_limit(&self) -> Duration {
+        self.progress.idle.mul_f64(IDLE_SHARE)
+    }
+
     /// How long an engine may stay paused: a little shorter than the queue allows its units.
     pub fn pause_limit(&self) -> Duration {
         self.progress.engine_pause.saturating_sub(self.renew_every)

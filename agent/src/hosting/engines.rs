@@ -7,6 +7,7 @@
 mod lateness;
 mod standing;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub(crate) struct EngineSlot {
     /// How long it may stay paused.
     pause_limit: Duration,
     standing: Mutex<Standing>,
+    /// It failed in service, and no stream of it has brought a token since.
+    is_on_trial: AtomicBool,
     /// A load was decided on.
     load_due: Notify,
     gauge: Mutex<Gauge>,
@@ -52,18 +55,29 @@ impl EngineSlot {
     ) -> Self {
         let gauge =
             Gauge { readings: Readings::default(), admission: AdmissionControl::new(ceiling) };
-        let (standing, gauge) = (Mutex::default(), Mutex::new(gauge));
-        Self { engine, index, pause_limit, standing, load_due: Notify::new(), gauge }
+        Self {
+            engine,
+            index,
+            pause_limit,
+            standing: Mutex::default(),
+            is_on_trial: AtomicBool::new(false),
+            load_due: Notify::new(),
+            gauge: Mutex::new(gauge),
+        }
     }
 
     fn gauge(&self) -> MutexGuard<'_, Gauge> {
         self.gauge.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Units that it may be given now, besides what it has. An engine that refused is tried with
-    /// one.
+    /// Whether it is tried with one unit alone: it refused what it was given last, or it failed.
+    fn is_tried(&self) -> bool {
+        self.is_in_trouble() || self.is_on_trial.load(Ordering::Relaxed)
+    }
+
+    /// Units that it may be given now, besides what it has.
     pub(crate) fn room(&self, held: EngineHeld) -> usize {
-        if self.is_in_trouble() {
+        if self.is_tried() {
             return 1_usize.saturating_sub(held.streams.max(held.units));
         }
         self.gauge().admission.room(held)
@@ -71,7 +85,7 @@ impl EngineSlot {
 
     /// Streams that it may have.
     pub(crate) fn places(&self, held: EngineHeld) -> usize {
-        if self.is_in_trouble() { 1 } else { self.gauge().admission.places(held.begun) }
+        if self.is_tried() { 1 } else { self.gauge().admission.places(held.begun) }
     }
 
     /// Units were taken back that had waited in it for too long.
@@ -143,7 +157,21 @@ impl EngineSlot {
         self.standing().paused_for(now)
     }
 
-    /// A stream brought tokens: whatever was wrong is over, but for the model of other units.
+    /// Whether it is there and answers no probe: it is busy, or it hangs, as a whole.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.standing().is_deaf()
+    }
+
+    /// A stream brought tokens, its first or others.
+    pub(crate) fn note_tokens(&self) {
+        // Looked at before it is written: this is for every token.
+        if self.is_on_trial.load(Ordering::Relaxed) {
+            self.is_on_trial.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// A stream brought its first tokens: whatever was wrong is over, but for the model of other
+    /// units.
     pub(crate) fn note_success(&self) {
         self.standing().note_success();
     }
@@ -161,8 +189,9 @@ impl EngineSlot {
         self.standing().note_trouble(trouble, now);
     }
 
-    /// It failed in service: not ready until a probe is good again.
+    /// It failed in service: not ready until a probe is good again, and then on trial.
     pub(crate) fn condemn(&self, why: &str, now: Instant) {
+        self.is_on_trial.store(true, Ordering::Relaxed);
         self.standing().condemn(why, now);
     }
 

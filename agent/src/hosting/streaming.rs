@@ -85,6 +85,7 @@ async fn drive(shared: &Shared, slot: &EngineSlot, job: StreamJob, seen: &mut Se
         match event {
             StreamEvent::Tokens { ids, logprobs } => {
                 let is_first = !std::mem::replace(&mut seen.has_tokens, true);
+                slot.note_tokens();
                 if is_first {
                     slot.note_success();
                     slot.note_startup(|startup, _| startup.note_token((shared.wall_clock)()));
@@ -131,18 +132,20 @@ async fn wait_for_room(shared: &Shared) {
 }
 
 /// Waits for the engine, but not longer than the progress limit; a pause for weights suspends it
-/// up to a limit of its own, which ends a little before the queue's.
+/// up to a limit of its own. Both end a little before the queue's.
 async fn within_progress<T>(
     shared: &Shared,
     slot: &EngineSlot,
     wait: impl Future<Output = T>,
 ) -> Result<T, EngineError> {
     let lease = shared.config.lease;
-    let (idle_limit, limit) = (lease.progress.idle, lease.pause_limit());
-    let step = idle_limit.min(PAUSE_LOOK);
+    let (idle_limit, limit) = (lease.idle_limit(), lease.pause_limit());
     let mut idle = Duration::ZERO;
     tokio::pin!(wait);
     loop {
+        let was_paused = slot.is_paused();
+        let longest = if was_paused { idle_limit } else { idle_limit.saturating_sub(idle) };
+        let step = longest.min(PAUSE_LOOK);
         if let Ok(result) = timeout(step, &mut wait).await {
             return Ok(result);
         }
@@ -150,11 +153,16 @@ async fn within_progress<T>(
             Some(waited) if waited > limit => {
                 return Err(EngineError::LeftPaused { waited, limit });
             }
-            Some(_) => {}
-            None => idle += step,
+            // A step that began in a pause is no sign of anything.
+            None if !was_paused => idle += step,
+            _ => {}
         }
         if idle >= idle_limit {
-            return Err(EngineError::Stalled { waited: idle, limit: idle_limit });
+            let (waited, limit) = (idle, idle_limit);
+            return Err(match slot.is_deaf() {
+                true => EngineError::Deaf { waited, limit },
+                false => EngineError::Stalled { waited, limit },
+            });
         }
     }
 }

@@ -3,6 +3,10 @@
 //! `abort` and errors are never a finish. A unit is blamed (negative acknowledgement, counted as
 //! an attempt) only for a fault while it was being worked on, or for a call that is wrong in
 //! itself; an engine that took nothing, or a node that is going away, is not the unit's fault.
+//!
+//! An engine that stands still as a whole (deaf) may be paused, or busy with weights: units that it
+//! was working on are not blamed. One that has not brought a token is, as it may be what the engine
+//! hangs in; else it would go on to hang one engine after the other.
 
 use ebbtide_core::sample::Finish;
 use ebbtide_queue::command::{HandBack, HandBackCause, Then};
@@ -79,6 +83,7 @@ fn judge_failure(error: &EngineError, seen: Circumstances) -> (Then, EngineNote)
         | EngineError::Unable { .. }
         | EngineError::LeftPaused { .. } => true,
         EngineError::Refused { .. } => !error.is_about_the_unit(),
+        EngineError::Deaf { .. } => seen.has_tokens,
         _ => false,
     };
     if seen.leaving.is_some() || seen.draining.is_some() || is_blameless {
@@ -167,6 +172,20 @@ mod tests {
             assert_eq!(matches!(then, Then::Fault(_)), is_attempt, "{error}");
             assert_eq!(matches!(note, EngineNote::InDoubt(_)), is_in_doubt, "{error}");
         }
+    }
+
+    #[test]
+    fn engine_that_stands_still_is_blamed_for_what_it_had_begun() {
+        let deaf = || {
+            let limit = Duration::from_secs(60);
+            Outcome::Failed(EngineError::Deaf { waited: limit, limit })
+        };
+        let begun = Circumstances { has_tokens: true, ..Default::default() };
+        let (then, note) = judge(deaf(), begun);
+        assert_eq!(then, Then::HandBack(HandBackCause::Engine.into()));
+        assert!(matches!(note, EngineNote::InDoubt(_)));
+        let (then, _) = judge(deaf(), Circumstances::default());
+        assert!(matches!(then, Then::Fault(_)), "it may be what the engine hangs in");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 mod admission;
 mod api;
+mod bad_engines;
 mod custom_drains;
 mod custom_faults;
 mod custom_workers;

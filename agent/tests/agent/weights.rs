@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ebbtide_agent::emulator::EngineConfig;
+use ebbtide_agent::emulator::imds::path;
 use ebbtide_core::ids::PolicyVersion;
 use ebbtide_core::sample::Chunk;
 use ebbtide_core::work::ResumePolicy;
@@ -93,9 +94,13 @@ async fn engine_that_answers_no_probe_for_a_moment_keeps_its_streams() {
     let load = http.post(url).json(&serde_json::json!({ "method": "reload_weights" })).send();
     let load = tokio::spawn(load);
     node.wait_until(|agent| agent.state() == NodeState::NotReady).await;
-    assert_eq!(node.agent.held(), 4);
+    let leases = world.lease_calls();
+    world.enqueue([group("b", 4, 40)]).await;
+    let looks = node.imds().requests(path::SPOT_ACTION);
+    within(node.imds().await_requests(path::SPOT_ACTION, looks + 5)).await;
+    assert_eq!((node.agent.held(), world.lease_calls()), (4, leases), "only new work waits");
     assert!(within(load).await.unwrap().unwrap().status().is_success());
     node.wait_until(|agent| agent.state() == NodeState::Ready).await;
-    let samples = world.take_samples(4).await;
+    let samples = world.take_samples(8).await;
     assert!(samples.iter().all(|it| (it.attempts, it.hand_backs) == (0, 0)), "{samples:?}");
 }

@@ -66,6 +66,8 @@ pub(super) struct Standing {
     condition: Condition,
     pub(super) facts: EngineFacts,
     probe_failures: u32,
+    /// Its last probe was not answered in time, although it was reached.
+    is_silent: bool,
     /// Weights that it had at most; it must not fall below.
     pub(super) highest: Option<PolicyVersion>,
     hold_off: Backoff,
@@ -83,6 +85,7 @@ impl Default for Standing {
             condition: Condition::Starting(None),
             facts: EngineFacts::default(),
             probe_failures: 0,
+            is_silent: false,
             highest: None,
             hold_off: Backoff::new(HOLD_OFF_MIN, HOLD_OFF_MAX),
             held_until: None,
@@ -160,6 +163,7 @@ impl Standing {
     ) -> ProbeNews {
         let before = self.told();
         let mut news = ProbeNews::default();
+        self.is_silent = matches!(answer, Err(EngineError::Silent { .. }));
         match answer {
             Ok(facts) => {
                 self.probe_failures = 0;
@@ -204,7 +208,7 @@ impl Standing {
         self.probe_failures = self.probe_failures.saturating_add(1);
         let is_starting = matches!(self.condition, Condition::Starting(_));
         let is_given_up = is_starting || self.is_away();
-        if !matches!(error, EngineError::Silent { .. }) && is_given_up {
+        if !self.is_silent && is_given_up {
             self.startup.note_away();
         }
         if is_starting {
@@ -213,6 +217,11 @@ impl Standing {
             self.condition = Condition::NotReady(error.problem());
             self.end_trouble(|trouble| matches!(trouble, Trouble::CannotGenerate(_)));
         }
+    }
+
+    /// Whether it is there and answers no probe: it is busy, or it hangs, as a whole.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.is_silent && self.is_away()
     }
 
     /// Whether it has not answered for so often that it is taken for away.

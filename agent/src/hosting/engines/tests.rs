@@ -196,6 +196,7 @@ async fn one_failed_probe_condemns_nothing_and_two_do() {
     assert!(slot.admits(Instant::now()).is_some());
 }
 
+/// Case 18 of rollouts.
 #[tokio::test]
 async fn weights_that_fall_are_not_accepted() {
     let slot = slot();
@@ -222,4 +223,39 @@ async fn failing_engine_is_held_off_longer_each_time_until_it_works() {
     assert!(slot.admits(later).is_none(), "a good probe alone does not end the pause");
     slot.note_success();
     assert!(slot.admits(later).is_some());
+}
+
+#[tokio::test]
+async fn engine_that_failed_is_tried_with_one_unit_until_tokens_come() {
+    let slot = slot();
+    probe(&slot, facts("7"));
+    let idle = EngineHeld::default();
+    assert_eq!(slot.room(idle), 8);
+    slot.condemn("it died", Instant::now());
+    probe(&slot, facts("7"));
+    assert!(!slot.is_in_trouble(), "its probes are good");
+    assert_eq!((slot.room(idle), slot.places(idle)), (1, 1));
+    assert_eq!(slot.room(EngineHeld { streams: 1, begun: 0, units: 1 }), 0);
+    slot.note_tokens();
+    assert_eq!(slot.room(idle), 8);
+}
+
+#[tokio::test]
+async fn engine_is_deaf_once_two_probes_in_a_row_were_not_answered_in_time() {
+    let slot = slot();
+    let silent = || {
+        let problem = "timed out".to_owned();
+        Err(EngineError::Silent { address: String::new(), problem })
+    };
+    probe(&slot, facts("7"));
+    probe(&slot, silent());
+    assert!(!slot.is_deaf());
+    probe(&slot, silent());
+    assert!(slot.is_deaf());
+    probe(&slot, Err(away()));
+    assert!(!slot.is_deaf(), "it is gone, not deaf");
+    probe(&slot, silent());
+    assert!(slot.is_deaf());
+    probe(&slot, facts("7"));
+    assert!(!slot.is_deaf());
 }
