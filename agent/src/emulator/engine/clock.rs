@@ -38,6 +38,9 @@ async fn start_and_tick(engine: Arc<Engine>) {
             let counts = tick(&engine, now - last);
             last = now;
             fail_if_due(&engine, &mut failure_ahead, counts.tokens_generated);
+            if super::lock(&engine.scheduler).lacks_weights() {
+                handle::fail_core(&engine);
+            }
             if counts.is_idle() {
                 break;
             }

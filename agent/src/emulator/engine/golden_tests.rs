@@ -149,7 +149,8 @@ async fn whole_replies_and_streams_are_as_recorded() {
 
 #[tokio::test]
 async fn errors_and_control_replies_are_byte_for_byte_as_recorded() {
-    let (_engine, _handle, client) = started();
+    let (_engine, handle, client) = started();
+    handle.set_unreadable_weights(Some("/models/absent"));
     for name in [
         "health.http",
         "version.http",
@@ -170,6 +171,9 @@ async fn errors_and_control_replies_are_byte_for_byte_as_recorded() {
         "abort-reply-bare-id.http",
         "abort-reply-prefixed-id.http",
         "abort-reply-scaleout.http",
+        "reload-weights-failed.http",
+        "reload-weights-reply.http",
+        "reset-prefix-cache-reply.http",
     ] {
         assert_same(&client, name).await;
     }

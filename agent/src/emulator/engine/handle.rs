@@ -67,9 +67,13 @@ impl EngineHandle {
         lock(&self.engine.scheduler).label().to_string()
     }
 
-    /// Sets the weights label, which may be a wrong or an unreadable one.
+    /// Sets the weights label, which may be a wrong or an unreadable one, as somebody does who has
+    /// pushed whole weights.
     pub fn set_weights_label(&self, label: &str) {
-        self.engine.change(|scheduler| scheduler.set_label(label));
+        self.engine.change(|scheduler| {
+            scheduler.set_hollow(false);
+            scheduler.set_label(label);
+        });
     }
 
     /// Acknowledges new labels that come over HTTP without taking them over.

@@ -69,6 +69,8 @@ pub(super) struct Scheduler {
     waiting: VecDeque<Sequence>,
     gate: Gate,
     is_core_dead: bool,
+    /// A load that failed has left no weights.
+    is_hollow: bool,
     is_hung: bool,
     is_draining: bool,
     ignores_aborts: bool,
@@ -91,6 +93,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             gate: Gate::Open,
             is_core_dead: false,
+            is_hollow: false,
             is_hung: false,
             is_draining: false,
             ignores_aborts: false,
@@ -127,6 +130,9 @@ impl Scheduler {
         self.running.iter_mut().chain(&mut self.waiting).for_each(|it| it.wait(elapsed));
         self.end_aborted_waiting();
         self.admit();
+        if self.lacks_weights() {
+            return;
+        }
         let due = match self.gate {
             Gate::Open | Gate::Finishing => self.speed() * elapsed.as_secs_f64(),
             Gate::Frozen => 0.0,
@@ -220,6 +226,15 @@ impl Scheduler {
 
     pub(super) fn set_label(&mut self, label: &str) {
         self.label = label.into();
+    }
+
+    /// A sequence is to run and there are no weights: the core will not survive it.
+    pub(super) fn lacks_weights(&self) -> bool {
+        self.is_hollow && self.gate == Gate::Open && !self.running.is_empty()
+    }
+
+    pub(super) fn set_hollow(&mut self, is_hollow: bool) {
+        self.is_hollow = is_hollow;
     }
 
     pub(super) fn count_weight_load(&mut self) {

@@ -169,6 +169,28 @@ async fn dead_core_fails_health_and_calls_and_then_exits() {
     assert_eq!(client.health().await, None);
 }
 
+/// As the real one was seen to do.
+#[tokio::test]
+async fn failed_load_leaves_no_weights_until_one_works() {
+    let (_engine, handle, client) = started(|_| {});
+    handle.set_unreadable_weights(Some("/lost"));
+    let load = async |place: &str| {
+        let kwargs = json!({ "weights_path": place });
+        let body = json!({ "method": "reload_weights", "kwargs": kwargs });
+        bounded(client.send("POST", "/collective_rpc", Some(&body))).await.unwrap()
+    };
+    assert_eq!(load("/lost/1").await.status(), 500);
+    assert_eq!(load("/kept/1").await.status(), 200);
+    let reply = client.generate(&call("a", &[5, 6, 7], 2, false)).await.unwrap();
+    assert_eq!(reply.status(), 200);
+
+    load("/lost/2").await;
+    assert_eq!(client.health().await, Some(200));
+    let reply = client.generate(&call("b", &[5, 6, 7], 2, false)).await.unwrap();
+    assert_eq!(reply.status(), 500);
+    bounded(handle.ended()).await;
+}
+
 #[tokio::test]
 async fn engine_refuses_until_it_has_started() {
     let (_engine, _handle, client) = started(|c| c.start_after = Duration::from_millis(300));

@@ -182,19 +182,35 @@ async fn resume(State(engine): Shared) -> Response {
     Json(json!({ "status": "resumed" })).into_response()
 }
 
-/// A method of the workers; there is one here. The core is deaf meanwhile, as the real one is.
+/// A method of the workers; there is one here. The core is deaf meanwhile, as the real one is. One
+/// that fails has taken the weights apart: the real core stays well until the next generation.
 async fn collective_rpc(State(engine): Shared, body: Bytes) -> Result<Response, Refusal> {
     let WorkerCall { method, kwargs } = request::read(&body)?;
     let place = kwargs.and_then(|kwargs| kwargs.weights_path);
-    let failed = || StatusCode::INTERNAL_SERVER_ERROR.into_response();
     if method != "reload_weights" {
-        return Ok(failed());
+        return Ok(worker_failure(&format!("no method {method}")));
     }
     let place = place.unwrap_or_else(|| engine.model_path());
-    Ok(match engine.load_weights(&place).await {
+    let loaded = engine.load_weights(&place).await;
+    engine.change(|scheduler| scheduler.set_hollow(loaded.is_err()));
+    Ok(match loaded {
         Ok(()) => Json(json!({ "results": [null] })).into_response(),
-        Err(_) => failed(),
+        // The real one takes it for a name.
+        Err(_) => worker_failure(&format!(
+            "Repo id must be in the form 'repo_name' or 'namespace/repo_name': '{place}'. Use \
+             `repo_type` argument if needed."
+        )),
     })
+}
+
+fn worker_failure(why: &str) -> Response {
+    let message = format!(
+        "Call to collective_rpc method failed: Worker failed with error '{why}', please check the \
+         stack trace above for the root cause"
+    );
+    let kind = "InternalServerError";
+    let error = json!({ "message": message, "type": kind, "param": null, "code": 500 });
+    (StatusCode::INTERNAL_SERVER_ERROR, Json(json!({ "error": error }))).into_response()
 }
 
 #[derive(Deserialize)]
