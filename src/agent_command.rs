@@ -57,6 +57,10 @@ pub struct AgentArgs {
     /// An engine on this node, vLLM or SGLang; may be given several times
     #[arg(long = "engine", env = "EBBTIDE_ENGINES", value_name = "URL", value_delimiter = ',')]
     engines: Vec<String>,
+    /// Also host the engines of the node's pods, as they come and go: pods with the label
+    /// ebbtide.dev/engine and a port called `engine`
+    #[arg(long, env = "EBBTIDE_FIND_ENGINES", conflicts_with = "no_kubernetes")]
+    find_engines: bool,
     /// Where engines find the weights of a version before they ask the store: a path in their own
     /// containers, such as /weights/{sha256}; {version}, {sha256} and {run} are filled in
     #[arg(long, env = "EBBTIDE_WEIGHTS_CACHE", value_name = "PATH")]
@@ -127,9 +131,9 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     let mut config =
         AgentConfig::new(policy.run.clone(), agent_holder(&args.node, &read_boot_id()?)?);
     agent_terms::apply(&policy, &mut config);
-    // The policy counts samples per replica, the agent per engine.
-    let engines = args.engines.len().max(1);
-    config.concurrency_per_engine = config.concurrency_per_engine.div_ceil(engines);
+    // The policy counts samples per replica.
+    config.concurrency_per_node = Some(config.concurrency_per_engine);
+    config.finds_engines = args.find_engines;
     config.listen = Some(args.listen);
     config.socket = args.socket.clone();
     config.weights.cache = args.weights_cache.clone();

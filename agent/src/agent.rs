@@ -23,7 +23,7 @@ use crate::config::AgentConfig;
 use crate::connect::{Connector, LatePort, QueueAccess, connect_with_retries};
 use crate::engine::Engine;
 use crate::gate::{ClosedFor, LeaseGate};
-use crate::hosting::{self, EngineSlot};
+use crate::hosting::{self, Roster};
 use crate::imds::{self, ImdsClient};
 use crate::interruption::{self, DrainReport, Inputs};
 use crate::kubernetes::{Membership, NoPods, NodePods, NodeSight};
@@ -49,7 +49,7 @@ pub struct Outside {
     pub queue: QueueAccess,
     /// The instance metadata service; none on a machine that has none.
     pub imds: Option<ImdsClient>,
-    /// The engines of the node, 0 to 8.
+    /// The engines of the node that it is told, 0 to 8.
     pub engines: Vec<Arc<dyn Engine>>,
     /// Marks on the Kubernetes node.
     pub marks: Arc<dyn NodeMarks>,
@@ -145,16 +145,13 @@ impl Agent {
     /// An agent of this world; nothing happens until it runs.
     pub fn new(config: AgentConfig, outside: Outside) -> Self {
         let (queue, connecting) = outside.queue.into_queue();
-        let pause_limit = config.lease.pause_limit();
-        let ceiling = config.concurrency_per_engine;
-        let slot = |(n, engine)| Arc::new(EngineSlot::new(engine, n, pause_limit, ceiling));
         let shared = Shared {
             queue,
             gate: LeaseGate::default(),
             desk: Desk::default(),
             workers: WorkerDesk::default(),
             lease_turn: tokio::sync::Mutex::default(),
-            engines: outside.engines.into_iter().enumerate().map(slot).collect(),
+            engines: Roster::of(outside.engines, &config),
             webhook: outside.webhook.map(Arc::new),
             metrics: Metrics::new(),
             pulses: Pulses::default(),
@@ -198,7 +195,7 @@ impl Agent {
             run = %shared.config.run,
             holder = %shared.config.holder,
             replica = %shared.config.replica,
-            engines = shared.engines.len(),
+            engines = shared.engines.present(),
             "agent begins"
         );
         let _closing = CloseOnDrop(shared.clone());
@@ -207,11 +204,12 @@ impl Agent {
         let (sightings, sighted) = mpsc::channel(SIGHTINGS_WAITING);
         let (views, viewed) = watch::channel(None);
         let (sights, seen) = watch::channel(NodeSight::default());
+        let found = seen.clone();
         let inputs = Inputs { sightings: sighted, views: viewed, sights: seen, shutdown };
         let kubernetes = interruption::Kubernetes { marks: marks.clone(), pods: pods.clone() };
         first_of([
             interruption::run(shared.clone(), kubernetes, inputs).boxed(),
-            hosting::host(shared.clone()).boxed(),
+            hosting::host(shared.clone(), found).boxed(),
             meeting::meet(&shared, views).boxed(),
             slowness::tell(&shared, marks).boxed(),
             watch_imds(&shared, imds, sightings).boxed(),

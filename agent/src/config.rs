@@ -37,6 +37,12 @@ pub struct AgentConfig {
     pub role: NodeRole,
     /// Most units that one engine works on at a time; how many it really does follows its load.
     pub concurrency_per_engine: usize,
+    /// Most units that the engines of the node work on together, each an even share; none: as many
+    /// as each of them may.
+    pub concurrency_per_node: Option<usize>,
+    /// Whether engines are found among the node's pods, too: by the label `ebbtide.dev/engine` and
+    /// a port of the name `engine`.
+    pub finds_engines: bool,
     /// The node's fabric verdict, recorded with every token.
     pub fabric: FabricVerdict,
     /// Terms of work leases.
@@ -66,6 +72,8 @@ impl AgentConfig {
             follows_labels: true,
             role: NodeRole::Rollout,
             concurrency_per_engine: 256,
+            concurrency_per_node: None,
+            finds_engines: false,
             fabric: FabricVerdict::NotApplicable,
             lease: LeaseTerms::default(),
             drain: DrainTerms::default(),
@@ -87,6 +95,12 @@ impl AgentConfig {
     /// The replica that the agent was told at its start.
     pub fn membership(&self) -> Membership {
         Membership { replica: self.replica.clone(), leads: self.leads_replica, since: None }
+    }
+
+    /// Most units that each of so many engines works on at a time.
+    pub(crate) fn engine_ceiling(&self, engines: usize) -> usize {
+        let share = self.concurrency_per_node.map(|node| node.div_ceil(engines.max(1)));
+        share.unwrap_or(usize::MAX).min(self.concurrency_per_engine)
     }
 
     /// The node that the agent runs on.

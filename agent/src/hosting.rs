@@ -9,6 +9,7 @@ mod admission;
 mod engines;
 mod leases;
 mod readings;
+mod roster;
 mod siblings;
 mod startup;
 mod streaming;
@@ -26,6 +27,7 @@ use ebbtide_queue::client::{Backoff, Hint, LeaseTerms};
 use ebbtide_queue::command::{HandBackCause, Stage};
 use ebbtide_queue::reply::Grant;
 use futures::{FutureExt, poll};
+use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tracing::Instrument;
@@ -35,9 +37,12 @@ use engines::Trouble;
 pub(crate) use engines::{Condition, EngineSlot};
 pub(crate) use leases::{keep_renewed, report as report_settled};
 pub(crate) use readings::EngineFigures;
+use roster::Hosted;
+pub(crate) use roster::Roster;
 use siblings::{Homes, Room};
 pub(crate) use startup::StartupParts;
 
+use crate::kubernetes::NodeSight;
 use crate::ledger::{Admission, AdmissionTerms};
 use crate::pulse::Loop;
 use crate::rhythm::all_of;
@@ -61,7 +66,7 @@ const QUEUE_PAUSE_MAX: Duration = Duration::from_secs(1);
 const LEAVE_LINGER: Duration = Duration::from_millis(10);
 
 /// Hosts the node's engines for as long as it is polled; dropping it cuts all streams.
-pub(crate) async fn host(shared: Arc<Shared>) {
+pub(crate) async fn host(shared: Arc<Shared>, sights: watch::Receiver<NodeSight>) {
     let work = async {
         leases::reclaim(&shared).await;
         lease_and_stream(shared.clone()).await;
@@ -70,6 +75,7 @@ pub(crate) async fn host(shared: Arc<Shared>) {
         work.boxed(),
         store(&shared).boxed(),
         leases::keep(&shared).boxed(),
+        roster::follow(&shared, sights).boxed(),
         tending::tend(&shared).boxed(),
     ])
     .await;
@@ -188,10 +194,10 @@ fn share_out(
 ) {
     let room = rooms.iter().map(|room| room.units).sum();
     let surplus = grants.split_off(grants.len().min(room));
-    if let Some(slot) = rooms.first().map(|room| &shared.engines[room.engine])
+    if let Some(first) = rooms.first().and_then(|room| shared.engines.at(room.engine))
         && !surplus.is_empty()
     {
-        refuse(shared, slot, version, surplus);
+        refuse(shared, &first.slot, version, surplus);
     }
     let groups: Vec<_> = grants.iter().map(|grant| &grant.group.group_id).collect();
     let engines = homes.place(&groups, rooms);
@@ -200,18 +206,20 @@ fn share_out(
         shares.entry(engine).or_default().push(grant);
     }
     for (engine, grants) in shares {
-        admit(shared, &shared.engines[engine], version, grants, streams);
+        let hosted = shared.engines.at(engine).expect("engines keep their numbers");
+        admit(shared, &hosted, version, grants, streams);
     }
 }
 
 /// Takes in what was granted, or hands it back when the gate has closed meanwhile.
 fn admit(
     shared: &Arc<Shared>,
-    slot: &Arc<EngineSlot>,
+    hosted: &Hosted,
     version: PolicyVersion,
     grants: Vec<Grant>,
     streams: &mut JoinSet<()>,
 ) {
+    let slot = &hosted.slot;
     let terms = admission_terms(shared, slot, version);
     let now = Instant::now();
     let mut wrong_model = None;
@@ -219,6 +227,10 @@ fn admit(
         for grant in grants {
             if !shared.gate.is_open() {
                 ledger.refuse(grant, &terms, shared.leaving_why(), now);
+                continue;
+            }
+            if hosted.gone.is_cancelled() {
+                ledger.refuse(grant, &terms, HandBackCause::Engine.into(), now);
                 continue;
             }
             if slot.is_to_load() {

@@ -4,6 +4,7 @@
 //! Nothing here decides anything: what is seen goes out as plain values.
 
 mod api;
+mod engine_ports;
 mod membership;
 mod memory;
 mod objects;
@@ -23,12 +24,18 @@ pub use api::KubePods;
 pub use membership::Membership;
 pub(crate) use membership::{engine_pod_of, membership_of};
 pub use memory::{Departed, MemoryPods};
-pub use pod::{GroupLabels, PodId, PodStart, SeenPod, StayReason, Termination, Tier};
+pub use pod::{EnginePort, GroupLabels, PodId, PodStart, SeenPod, StayReason, Termination, Tier};
 pub use refusal::EvictionError;
 pub(crate) use request::{RequestError, request};
 
 /// The label of engine pods; any value.
 pub const ENGINE_LABEL: &str = "ebbtide.dev/engine";
+
+/// The name of the port on which an engine answers.
+pub const ENGINE_PORT: &str = "engine";
+
+/// The label of engine pods that work for one run alone: its name.
+pub const RUN_LABEL: &str = "ebbtide.dev/run";
 
 /// The label of custom workers' pods; any value.
 pub const WORKER_LABEL: &str = "ebbtide.dev/worker";

@@ -152,7 +152,8 @@ async fn look(shared: &Shared) -> Result<ReplicaView, QueueError> {
 /// Recovery must survive a dead controller: agents with room reap when nobody else does.
 async fn reap_for_the_controller(shared: &Shared, view: &ReplicaView) {
     let silence = view.reaper_beat.map(|beat| view.now.since(beat));
-    let capacity = shared.engines.len() * shared.config.concurrency_per_engine;
+    let engines = shared.engines.present();
+    let capacity = engines * shared.config.engine_ceiling(engines);
     // Without engines nothing of that kind can keep it busy.
     let is_full = capacity > 0 && shared.desk.ledger().held() >= capacity;
     if is_full || silence.is_some_and(|silence| silence <= REAPER_SILENCE) {
@@ -292,8 +293,11 @@ pub(crate) fn node_state(shared: &Shared) -> NodeState {
     if !shared.gate.is_open() {
         return NodeState::NotReady;
     }
-    let engines = shared.engines_in_service().iter();
-    let conditions: Vec<Condition> = engines.map(|slot| slot.condition()).collect();
+    if shared.engines.is_awaited() {
+        return NodeState::Starting;
+    }
+    let engines = shared.engines_in_service();
+    let conditions: Vec<Condition> = engines.iter().map(|slot| slot.condition()).collect();
     let has = |is_such: fn(&Condition) -> bool| conditions.iter().any(is_such);
     if conditions.is_empty() || has(|condition| matches!(condition, Condition::Ready(_))) {
         NodeState::Ready
@@ -308,8 +312,8 @@ pub(crate) fn node_state(shared: &Shared) -> NodeState {
 
 /// The weights of the engines, when all that are ready agree.
 fn common_version(shared: &Shared) -> Option<ebbtide_core::ids::PolicyVersion> {
-    let engines = shared.engines_in_service().iter();
-    let mut versions = engines.filter_map(|slot| match slot.condition() {
+    let engines = shared.engines_in_service();
+    let mut versions = engines.iter().filter_map(|slot| match slot.condition() {
         Condition::Ready(version) => Some(version),
         _ => None,
     });

@@ -73,6 +73,9 @@ async fn readyz(State(front): State<Front>) -> Response {
 /// Why no engine may be given work; empty when one may, or when the node has none.
 fn engine_troubles(shared: &Shared) -> Vec<String> {
     let mut troubles = Vec::new();
+    if shared.engines.is_awaited() {
+        troubles.push("no pod with an engine was seen to run yet".to_owned());
+    }
     for slot in shared.engines_in_service() {
         let why = match slot.condition() {
             Condition::Ready(_) => return Vec::new(),

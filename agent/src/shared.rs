@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::config::AgentConfig;
 use crate::gate::{ClosedFor, LeaseGate};
-use crate::hosting::EngineSlot;
+use crate::hosting::{EngineSlot, Roster};
 use crate::interruption::DrainReport;
 use crate::kubernetes::{Membership, PodStart};
 use crate::ledger::{AgentCounts, Desk, Leave};
@@ -35,7 +35,7 @@ pub(crate) struct Shared {
     pub(crate) workers: WorkerDesk,
     /// Whoever has it may call LEASE: the queue remembers one such call of a holder at a time.
     pub(crate) lease_turn: tokio::sync::Mutex<()>,
-    pub(crate) engines: Vec<Arc<EngineSlot>>,
+    pub(crate) engines: Roster,
     /// Who else is told about notices.
     pub(crate) webhook: Option<Arc<Webhook>>,
     pub(crate) metrics: Metrics,
@@ -220,10 +220,9 @@ impl Shared {
 
     /// The engines that are this node's to serve. None on a node of an EP group whose engine
     /// answers on another one, whatever the agent was told: a DaemonSet tells all the same.
-    pub(crate) fn engines_in_service(&self) -> &[Arc<EngineSlot>] {
-        let labelled = self.membership.borrow();
-        let is_elsewhere = labelled.as_ref().is_some_and(|group| !group.leads);
-        if self.config.follows_labels && is_elsewhere { &[] } else { &self.engines }
+    pub(crate) fn engines_in_service(&self) -> Vec<Arc<EngineSlot>> {
+        let is_elsewhere = self.membership.borrow().as_ref().is_some_and(|group| !group.leads);
+        if self.config.follows_labels && is_elsewhere { Vec::new() } else { self.engines.slots() }
     }
 
     /// What a webhook is told now.

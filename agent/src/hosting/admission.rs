@@ -108,6 +108,14 @@ impl AdmissionControl {
         }
     }
 
+    /// Another maximum from now on: the node has more engines than before, or fewer.
+    pub(crate) fn set_ceiling(&mut self, ceiling: usize) {
+        let (before, ceiling) = (self.ceiling, ceiling.max(1));
+        let follow = |value: usize| if value == before { ceiling } else { value.min(ceiling) };
+        (self.cap, self.capacity) = (follow(self.cap), follow(self.capacity));
+        self.ceiling = ceiling;
+    }
+
     /// Units that the engine may be given now, besides those that it has.
     pub(crate) fn room(&self, held: EngineHeld) -> usize {
         let places = self.places(held.begun);

@@ -98,6 +98,11 @@ impl EngineSlot {
         self.gauge().admission.capacity()
     }
 
+    /// Most units that it works on at a time, from now on.
+    pub(super) fn set_ceiling(&self, ceiling: usize) {
+        self.gauge().admission.set_ceiling(ceiling);
+    }
+
     /// How it does, as far as it tells.
     pub(crate) fn figures(&self, now: Instant) -> EngineFigures {
         self.gauge().readings.figures(now)

@@ -43,7 +43,8 @@ pub(super) async fn reclaim(shared: &Shared) {
 
 /// Keeps the leases of the engines' units, for as long as it is polled.
 pub(super) async fn keep(shared: &Shared) {
-    let is_paused = |engine: usize| shared.engines.get(engine).is_some_and(|slot| slot.is_paused());
+    let is_paused =
+        |engine: usize| shared.engines.at(engine).is_some_and(|hosted| hosted.slot.is_paused());
     let held = |ttl| shared.desk.ledger().renewals(ttl, is_paused);
     let lose = |unit: &UnitId, token| {
         if shared.desk.change(|ledger| ledger.lose(unit, token, Instant::now())) {

@@ -1,18 +1,21 @@
 //! Tends the engines, each one on its own: probes them, reads their load, and ends streams that are
 //! to end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_core::ids::PolicyVersion;
 use ebbtide_queue::command::HandBackCause;
-use futures::FutureExt;
 use futures::future::OptionFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::engines::{Condition, EngineSlot, ProbeNews};
+use super::roster::{self, Hosted};
 use super::weights;
 use crate::engine::{EngineError, EngineLoad};
-use crate::rhythm::all_of;
+use crate::rhythm::{all_of, first_of};
 use crate::shared::Shared;
 
 /// Pause before an abort is repeated: a call that had not reached the scheduler escapes the
@@ -28,17 +31,41 @@ const IDLE_PROBES: u32 = 5;
 /// Part of the progress limit after which a unit that waits in a full engine is withdrawn.
 const WAIT_SHARE: u32 = 4;
 
-/// Tends all engines for as long as it is polled.
+/// Tends all engines for as long as it is polled, each for as long as the node has it.
 pub(super) async fn tend(shared: &Shared) {
-    let loops = shared.engines.iter().flat_map(|slot| {
-        let slot: &EngineSlot = slot;
-        [
-            probe(shared, slot).boxed(),
-            end_streams(shared, slot).boxed(),
-            weights::keep_in_time(shared, slot).boxed(),
-        ]
-    });
-    all_of(loops).await;
+    let mut changes = shared.engines.subscribe();
+    let mut tended: Vec<Arc<EngineSlot>> = Vec::new();
+    let mut loops = FuturesUnordered::new();
+    loop {
+        let hosted = changes.borrow_and_update().clone();
+        for it in &hosted {
+            let is_same = |slot: &Arc<EngineSlot>| Arc::ptr_eq(slot, &it.slot);
+            if !tended.get(it.slot.index).is_some_and(is_same) {
+                loops.push(tend_one(shared, it.clone()).boxed());
+            }
+        }
+        tended = hosted.into_iter().map(|it| it.slot).collect();
+        tokio::select! {
+            // The sender lives in `shared`, so the wait cannot end with an error.
+            _ = changes.changed() => {}
+            Some(gone) = loops.next() => shared.engines.note_let_go(&gone),
+        }
+    }
+}
+
+/// Ends when the engine has left the node and nothing of it is held; gives it back.
+async fn tend_one(shared: &Shared, hosted: Hosted) -> Hosted {
+    let slot = &*hosted.slot;
+    let service =
+        all_of([probe(shared, slot).boxed(), weights::keep_in_time(shared, slot).boxed()]);
+    let stay = async {
+        tokio::select! {
+            () = service => {}
+            () = hosted.gone.cancelled() => roster::let_go(shared, slot).await,
+        }
+    };
+    first_of([stay.boxed(), end_streams(shared, slot).boxed()]).await;
+    hosted
 }
 
 async fn probe(shared: &Shared, slot: &EngineSlot) {

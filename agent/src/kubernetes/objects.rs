@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use kube::core::{ApiResource, NotUsed, Object};
 use serde::Deserialize;
 
+use super::engine_ports::{Container, engine_ports};
 use super::pod::{GroupLabels, PodId, PodStart, SeenPod, StayReason, Termination, Tier};
 use super::{COMPONENT_LABEL, ENGINE_LABEL, SeenNode, SeenTaint, WORKER_LABEL};
 
@@ -34,12 +35,22 @@ pub(super) type ApiNode = Object<NodeSpec, NotUsed>;
 pub(super) struct PodSpec {
     priority: Option<i32>,
     termination_grace_period_seconds: Option<i64>,
+    pub(super) node_name: Option<String>,
+    #[serde(default)]
+    pub(super) containers: Vec<Container>,
+    /// Those that run beside the others are among them.
+    #[serde(default)]
+    pub(super) init_containers: Vec<Container>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PodStatus {
-    phase: Option<String>,
+    pub(super) phase: Option<String>,
+    #[serde(rename = "hostIP")]
+    pub(super) host_ip: Option<String>,
+    #[serde(rename = "podIP")]
+    pub(super) pod_ip: Option<String>,
     #[serde(default)]
     conditions: Vec<PodCondition>,
     #[serde(default)]
@@ -107,6 +118,9 @@ pub(super) fn read_node(node: &ApiNode) -> SeenNode {
 pub(super) fn read_pod(pod: &ApiPod) -> SeenPod {
     let metadata = &pod.metadata;
     let priority = pod.spec.priority.unwrap_or(0);
+    let tier = tier_of(metadata, priority);
+    let stays = stay_reason(pod);
+    let answers = tier == Tier::Engine && stays != Some(StayReason::Finished);
     let grace = pod.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
     SeenPod {
         id: PodId {
@@ -114,14 +128,15 @@ pub(super) fn read_pod(pod: &ApiPod) -> SeenPod {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
         },
-        tier: tier_of(metadata, priority),
-        stays: stay_reason(pod),
+        tier,
+        stays,
         priority,
         grace: seconds(grace),
         created: metadata.creation_timestamp.as_ref().map(unix_millis),
         start: pod.status.as_ref().map(start_of).unwrap_or_default(),
         termination: termination_of(metadata),
         group: group_of(metadata),
+        engines: if answers { engine_ports(pod) } else { Vec::new() },
     }
 }
 

@@ -96,6 +96,17 @@ pub struct PodStart {
     pub is_restarted: bool,
 }
 
+/// A port of an engine's pod on which the engine answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnginePort {
+    /// Its base URL, for everybody in the cluster; `None` while the pod does not run.
+    pub url: Option<String>,
+    /// Other URLs that may stand for it on its node.
+    pub also: Vec<String>,
+    /// The run that it works for, where its pod says so.
+    pub run: Option<String>,
+}
+
 /// A pod that is bound to the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenPod {
@@ -117,6 +128,8 @@ pub struct SeenPod {
     pub termination: Option<Termination>,
     /// The group that it belongs to, if it does.
     pub group: Option<GroupLabels>,
+    /// Where its engines answer, if it is an engine's pod that has not ended.
+    pub engines: Vec<EnginePort>,
 }
 
 impl SeenPod {
@@ -134,6 +147,7 @@ impl SeenPod {
             start: PodStart::default(),
             termination: None,
             group: None,
+            engines: Vec::new(),
         }
     }
 }

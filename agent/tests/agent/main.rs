@@ -14,6 +14,7 @@ mod engines;
 mod evictions;
 mod flaky;
 mod foreign;
+mod found;
 mod group_workers;
 mod groups;
 mod kinds;
