@@ -33,6 +33,7 @@ labels, all others keep off them.
 {{- end -}}
 {{- $_ := set $values "affinity" dict -}}
 {{- $_ := set $values "engines" list -}}
+{{- $_ := set $values "findEngines" false -}}
 {{- $_ := set $values "socket" (dict "enabled" false) -}}
 {{- $_ := set $values "role" "trainer" -}}
 {{- $name := include "ebbtide.trainerAgent" . -}}

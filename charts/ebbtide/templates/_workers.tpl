@@ -109,6 +109,12 @@ metadata:
     # By this label agents know an engine's pod: it leaves its node last, and its group is that of
     # the node.
     ebbtide.dev/engine: {{ $group.engine }}
+    {{- /* A run's name may be longer than a label, or end in what a label may not. */}}
+    {{- $run := include "ebbtide.run" .context }}
+    {{- if regexMatch "^[A-Za-z0-9]([-_A-Za-z0-9]{0,61}[A-Za-z0-9])?$" $run }}
+    # Agents of other runs leave it alone.
+    ebbtide.dev/run: {{ $run | quote }}
+    {{- end }}
     {{- with $workers.podLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

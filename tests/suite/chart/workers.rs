@@ -32,7 +32,9 @@ async fn render(helm: &Helm, group: &Value) -> Vec<String> {
 
 async fn render_with(helm: &Helm, values: &Value, template: &str) -> Vec<String> {
     let mut all = least_values();
-    all["workers"] = values["workers"].clone();
+    for (key, value) in values.as_object().unwrap() {
+        all[key] = value.clone();
+    }
     let mut name = std::thread::current().name().unwrap_or("a").replace(':', "-");
     name.push_str(".json");
     let file = temporary_file("chart-workers", &name, &all.to_string());
@@ -254,6 +256,21 @@ async fn agents_ask_the_engines_at_the_address_of_their_node() {
     assert_eq!(count(&lines, "--engine=http://$(NODE_IP):8111"), 1);
     let lines = render_with(&helm, &json!({ "workers": {} }), "agent-daemonset").await;
     assert_eq!(count(&lines, "--engine=http://127.0.0.1:8000"), 1);
+}
+
+#[tokio::test]
+async fn agents_that_find_their_engines_are_told_of_none_and_the_trainers_find_none() {
+    let helm = require!(Helm::find());
+    let agent = |finds: bool| {
+        let trainer = json!({ "nodeSelector": { "part": "trainer" } });
+        json!({ "agent": { "engines": [], "findEngines": finds, "trainer": trainer } })
+    };
+    for (finds, times) in [(true, 1), (false, 0)] {
+        let lines = render_with(&helm, &agent(finds), "agent-daemonset").await;
+        assert_eq!(count(&lines, "name: EBBTIDE_FIND_ENGINES"), times);
+        assert_eq!(count(&lines, "--weights-grace=30s"), times);
+        assert!(!lines.iter().any(|line| line.starts_with("--engine")), "{lines:?}");
+    }
 }
 
 #[tokio::test]
