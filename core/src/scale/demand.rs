@@ -2,7 +2,7 @@
 //!
 //! | buffer | wish |
 //! |---|---|
-//! | below its target | what useful work occupies, at most what the pace needs; no less of what runs |
+//! | below its target | what the pace needs, as far as there is work, or replicas that run |
 //! | target to maximum | what the pace needs; what runs, while the pace is not measured |
 //! | at its maximum | a little less than the pace needs; none, while the pace is not measured |
 //!

@@ -95,6 +95,22 @@ impl Hosting {
         .unwrap()
     }
 
+    /// Waits until a pod as wanted stands in the place of one that was ended. LeaderWorkerSet takes
+    /// a leader that comes while its old worker is still there for one of a broken group, and makes
+    /// it once more: then its containers end, too.
+    async fn pod_comes(&self, number: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
+        until(&format!("a new pod {number}"), EVENT_LIMIT, || async {
+            let pod = self.pod(number).await?;
+            if is_going(&pod) {
+                self.end_pod(number).await;
+                return None;
+            }
+            is_wanted(&pod).then_some(pod)
+        })
+        .await
+        .unwrap()
+    }
+
     async fn ready_groups(&self, count: u64) {
         until("groups to be ready", EVENT_LIMIT, || async {
             let set = self.release.get("leaderworkerset", "ep").await;
@@ -107,7 +123,7 @@ impl Hosting {
     /// The containers of a pod that is on its way out have ended.
     async fn end_pod(&self, number: &str) {
         let name = format!("{}-{number}", self.set());
-        let delete = ["delete", "pod", &name, "--grace-period=0", "--force"];
+        let delete = ["delete", "pod", &name, "--grace-period=0", "--force", "--ignore-not-found"];
         let delete = [&delete[..], &self.release.in_space()].concat();
         self.release.admin().run(&delete).await.unwrap();
     }
@@ -197,7 +213,7 @@ async fn lost_pod_makes_its_whole_group_anew_and_no_other() {
     }
     let is_new = |pod: &Value| !is_going(pod) && before.iter().all(|old| uid(old) != uid(pod));
     for number in ["0", "0-1"] {
-        hosting.pod_becomes(number, is_new).await;
+        hosting.pod_comes(number, is_new).await;
     }
     hosting.ready_groups(2).await;
     for number in ["1", "1-1"] {
@@ -248,8 +264,7 @@ async fn new_image_goes_from_group_to_group_and_each_drains_through_the_queue() 
         pre_stop(&python, &hosting, agent_of(&going)).await;
         hosting.end_pod(&format!("{number}-1")).await;
         for number in [number.to_owned(), format!("{number}-1")] {
-            let is_new = |pod: &Value| !is_going(pod) && image(pod) == "images/engine:2";
-            hosting.pod_becomes(&number, is_new).await;
+            hosting.pod_comes(&number, |pod| image(pod) == "images/engine:2").await;
         }
         // Work is taken again where the group is now.
         let leader = hosting.pod(number).await.unwrap();
@@ -321,7 +336,7 @@ async fn new_image_waits_until_its_group_has_shown_its_speed() {
     };
     replace("1").await;
     let gated = |pod: &Value| image(pod) == "images/engine:2" && gate(pod).is_some();
-    let leader = hosting.pod_becomes("1", gated).await;
+    let leader = hosting.pod_comes("1", gated).await;
     assert_eq!(gate(&leader), Some(("False", "Measuring")), "{leader}");
     // It runs, and LeaderWorkerSet sees that it is not ready.
     hosting.ready_groups(1).await;
@@ -338,8 +353,7 @@ async fn new_image_waits_until_its_group_has_shown_its_speed() {
     let new = leaders.iter().find(|pod| pod.name == leader["metadata"]["name"]).unwrap();
     groups.tell(new, true, "AsFast", "as fast").await.unwrap();
     replace("0").await;
-    let is_new = |pod: &Value| !is_going(pod) && image(pod) == "images/engine:2";
-    hosting.pod_becomes("0", is_new).await;
+    hosting.pod_comes("0", |pod| image(pod) == "images/engine:2").await;
     hosting.ready_groups(2).await;
     let last = hosting.pod("0").await.unwrap();
     assert_eq!(gate(&last), Some(("True", "NothingToCompare")), "{last}");

@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::scheduler::{Emissions, Scheduler, Selection};
@@ -208,9 +208,23 @@ fn worker_failure(why: &str) -> Response {
         "Call to collective_rpc method failed: Worker failed with error '{why}', please check the \
          stack trace above for the root cause"
     );
-    let kind = "InternalServerError";
-    let error = json!({ "message": message, "type": kind, "param": null, "code": 500 });
-    (StatusCode::INTERNAL_SERVER_ERROR, Json(json!({ "error": error }))).into_response()
+    let error = WorkerFailure { message, kind: "InternalServerError", param: (), code: 500 };
+    (StatusCode::INTERNAL_SERVER_ERROR, Json(Failed { error })).into_response()
+}
+
+#[derive(Serialize)]
+struct Failed {
+    error: WorkerFailure,
+}
+
+/// In the order of the real one.
+#[derive(Serialize)]
+struct WorkerFailure {
+    message: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    param: (),
+    code: u16,
 }
 
 #[derive(Deserialize)]
