@@ -11,8 +11,8 @@
 /// Largest difference between equal batches, as a share of the judged one.
 pub(crate) const BATCH_TOLERANCE: f64 = 0.25;
 
-/// The share of the others' speed from which on a replica is as fast as they are. Equal engines with
-/// different prompts differ by a few per cent.
+/// The share of the others' speed from which on a replica is as fast as they are. Equal engines
+/// with different prompts differ by a few per cent.
 pub(crate) const SAME_SPEED_SHARE: f64 = 0.9;
 
 /// What a replica did over a stretch of time, summed over its readings.

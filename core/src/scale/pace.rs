@@ -76,8 +76,8 @@ pub struct MeasuredPace {
 }
 
 impl Pace {
-    /// The pace after one more observation; `is_sync` says whether weights spread, `is_counted` says whether its time counts for
-    /// stabilisation.
+    /// The pace after one more observation; `is_sync` says whether weights spread, `is_counted`
+    /// whether its time counts for stabilisation.
     #[must_use]
     pub(super) fn advance(
         &self,

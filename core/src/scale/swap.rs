@@ -4,13 +4,13 @@
 //! A swap must pay its changeover. With `k` the price ratio of on-demand to Spot and `d` the time
 //! from order to first token, it pays when Spot is expected to last for longer than
 //! `2 × k × d / (k − 1)` (Can't Be Late, NSDI'24, as in the autoscaling reference, section 1.3).
-//! What a pool is expected to last is what it has lasted: since it was last without a failed launch,
-//! a bench or a loss. An empty pool has lasted for no time; one replica is launched there as a probe
-//! and replaces nothing before it has lasted.
+//! What a pool is expected to last is what it has lasted: since it was last without a failed
+//! launch, a bench or a loss. An empty pool has lasted for no time; one replica is launched there
+//! as a probe and replaces nothing before it has lasted.
 //!
 //! One swap at a time, and a while of peace after each. Nothing drains before its replacement is
-//! ready, so for the length of a swap one replica more runs than is needed; at the maximum, one more
-//! than the maximum.
+//! ready, so for the length of a swap one replica more runs than is needed; at the maximum, one
+//! more than the maximum.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
