@@ -166,8 +166,11 @@ pub(super) async fn follow(shared: &Shared, mut sights: watch::Receiver<NodeSigh
         let pods = sights.borrow_and_update().pods.clone();
         if let Some(pods) = pods {
             let (found, is_awaited) = found_engines(&pods, &shared.config.run);
-            shared.engines.is_awaited.store(is_awaited, Ordering::Relaxed);
+            let was_awaited = shared.engines.is_awaited.swap(is_awaited, Ordering::Relaxed);
             shared.engines.settle(&found, &shared.config, |index| is_free(shared, index));
+            if was_awaited != is_awaited {
+                shared.desk.nudge();
+            }
         }
         tokio::select! {
             // The sender lives as long as the agent.
