@@ -14,6 +14,7 @@ mod controller;
 mod demo;
 mod drains;
 mod events;
+mod found;
 mod lane;
 mod lifecycle;
 mod metadata;

@@ -113,6 +113,7 @@ pub struct AgentProgram<'a> {
     pub node: &'a str,
     pub redis: &'a str,
     pub imds: &'a str,
+    /// Empty: it is told of none.
     pub engine: &'a str,
     pub policy: &'a str,
     pub kubeconfig: Option<&'a Path>,
@@ -138,11 +139,12 @@ impl AgentProgram<'_> {
             self.redis,
             "--imds",
             self.imds,
-            "--engine",
-            self.engine,
             "--listen",
             &listen,
         ];
+        if !self.engine.is_empty() {
+            arguments.extend(["--engine", self.engine]);
+        }
         if self.kubeconfig.is_none() {
             arguments.push("--no-kubernetes");
         }

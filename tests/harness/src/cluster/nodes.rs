@@ -19,6 +19,7 @@ pub struct NodeSpec {
     labels: BTreeMap<String, String>,
     capacity: BTreeMap<String, String>,
     provider_id: Option<String>,
+    address: Option<String>,
 }
 
 impl NodeSpec {
@@ -60,6 +61,13 @@ impl NodeSpec {
         self
     }
 
+    /// Sets its address, for a test that plays what listens there; else nothing does.
+    #[must_use]
+    pub fn address(mut self, address: &str) -> Self {
+        self.address = Some(address.to_owned());
+        self
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -84,12 +92,14 @@ impl NodeSpec {
                 .map(|(resource, amount)| (resource.to_owned(), amount.to_owned()))
                 .collect(),
             provider_id: None,
+            address: None,
         }
     }
 
     fn manifest(&self) -> Value {
+        let address = self.address.clone().unwrap_or_else(unused_address);
         let addresses = json!([
-            { "type": "InternalIP", "address": unused_address() },
+            { "type": "InternalIP", "address": address },
             { "type": "Hostname", "address": self.name },
         ]);
         let (annotation, value) = PLAYED_NODE_ANNOTATION;
