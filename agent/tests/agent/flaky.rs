@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use ebbtide_queue::client::{Hint, MemoryPort, QueueError, QueuePort};
+use ebbtide_queue::client::{Hint, QueueError, QueuePort};
 use ebbtide_queue::command::Command;
 use ebbtide_queue::control::{ControlCommand, ControlReply};
 use ebbtide_queue::reply::Reply;
 
-/// A way to the queue in memory that can be cut, and that counts who claims through it.
+/// A way to the queue that can be cut, and that counts who claims through it.
 pub struct FlakyPort {
-    inner: Arc<MemoryPort>,
+    inner: Arc<dyn QueuePort>,
     is_down: AtomicBool,
     leases: AtomicU64,
     refused_writes: AtomicU64,
@@ -24,7 +24,7 @@ pub struct FlakyPort {
 
 impl FlakyPort {
     /// A way to this queue.
-    pub fn to(inner: Arc<MemoryPort>) -> Arc<Self> {
+    pub fn to(inner: Arc<dyn QueuePort>) -> Arc<Self> {
         Arc::new(Self {
             inner,
             is_down: AtomicBool::new(false),

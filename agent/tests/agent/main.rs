@@ -12,6 +12,7 @@ mod described;
 mod direct_workers;
 mod engines;
 mod evictions;
+mod fates;
 mod flaky;
 mod foreign;
 mod found;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ebbtide_agent::emulator::imds::{EVERY_PATH, Fault, path};
 use ebbtide_agent::{Agent, AgentHandle, Connector, QueueAccess};
+use ebbtide_harness::Program;
 use ebbtide_queue::client::{QueueError, QueuePort};
 use ebbtide_queue::command::HandBackCause;
 use ebbtide_queue::control::{DrainOutcome, NodeState};
@@ -273,9 +274,9 @@ fn connector(world: &World, is_there: Arc<AtomicBool>) -> Connector {
     })
 }
 
+/// Never one of those that the system gives to outgoing connections.
 pub fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    listener.local_addr().unwrap().port()
+    Program::free_port().unwrap()
 }
 
 pub async fn status_of(address: std::net::SocketAddr, path: &str) -> Option<u16> {

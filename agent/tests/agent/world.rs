@@ -1,5 +1,5 @@
-//! A small world for whole agents: one queue in memory that can be taken away, and nodes with an
-//! emulated metadata service and engine over real HTTP.
+//! A small world for whole agents: one queue that can be taken away (in memory, unless a test has
+//! its own), and nodes with an emulated metadata service and engine over real HTTP.
 
 use std::future::Future;
 use std::path::Path;
@@ -20,6 +20,7 @@ use ebbtide_agent::{
 use ebbtide_core::ids::{NodeName, PolicyVersion, RunId};
 use ebbtide_core::sample::Sample;
 use ebbtide_core::work::{PromptGroup, Sampling};
+use ebbtide_harness::EVENT_LIMIT;
 use ebbtide_queue::client::{MemoryPort, WorkQueue, wall_clock_now};
 use ebbtide_queue::control::VersionRecord;
 use ebbtide_queue::memory::ShardSettings;
@@ -32,12 +33,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::flaky::FlakyPort;
 
-/// Bound of every wait: it ends a test that hangs and costs the others nothing.
-pub const LIMIT: Duration = Duration::from_secs(300);
-
 /// Waits for something, but not for ever.
 pub async fn within<T>(wait: impl Future<Output = T>) -> T {
-    timeout(LIMIT, wait).await.expect("the event must come within the limit")
+    timeout(EVENT_LIMIT, wait).await.expect("the event must come within the limit")
 }
 
 /// Looks again and again until something holds.
@@ -70,7 +68,11 @@ impl World {
     }
 
     fn with_settings(settings: ShardSettings) -> Self {
-        let port = FlakyPort::to(Arc::new(MemoryPort::new(2, settings, wall_clock_now)));
+        Self::on(FlakyPort::to(Arc::new(MemoryPort::new(2, settings, wall_clock_now))))
+    }
+
+    /// On a queue that stands elsewhere.
+    pub fn on(port: Arc<FlakyPort>) -> Self {
         Self {
             queue: WorkQueue::new(port.clone()),
             port,

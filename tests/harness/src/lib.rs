@@ -17,6 +17,7 @@
 //! | figures of a benchmark, costs of a process | [`Figures`], [`cpu_time`], [`resident_mib`] |
 //! | the real vLLM, where it is asked for | [`Vllm::start`], [`TinyModels::make`] |
 //! | to wait for an event, with a bound | [`until`], [`EVENT_LIMIT`] |
+//! | chance that can be repeated; thousands of sockets | [`seed`], [`allow_open_files`] |
 //!
 //! Every start returns a `Result`; wrap it in [`require!`], which decides what a missing part
 //! means (a listed skip, or a failure with `CI=true`). What must not happen here: a sleep without
@@ -33,6 +34,7 @@ mod error;
 mod figures;
 mod folder;
 mod http;
+mod limits;
 mod locate;
 mod moto;
 mod parts;
@@ -58,12 +60,13 @@ pub use cluster::{
 pub use error::{Error, Missing};
 pub use figures::{FigureRow, Figures, cpu_time, percentile_ms, resident_mib};
 pub use folder::sweep_ended_runs;
+pub use limits::allow_open_files;
 pub use locate::Located;
 pub use moto::Moto;
 pub use parts::{PARTS, Part};
 pub use poll::{EVENT_LIMIT, until};
 pub use program::{Program, ProgramOptions};
 pub use redis::{Redis, RedisAuthority, RedisCluster, RedisOptions, RedisSentinels};
-pub use report::{Skipped, is_ci, is_long, is_with_vllm, take_or_skip};
+pub use report::{Skipped, is_ci, is_long, is_with_vllm, seed, take_or_skip};
 pub use tools::{Helm, Kubectl};
 pub use vllm::{TinyModels, Vllm};

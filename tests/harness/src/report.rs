@@ -6,6 +6,7 @@
 use std::{
     collections::BTreeSet,
     env, fs,
+    hash::{BuildHasher, RandomState},
     io::Write,
     path::PathBuf,
     sync::{Mutex, PoisonError},
@@ -84,6 +85,22 @@ pub fn is_long() -> bool {
 #[must_use]
 pub fn is_with_vllm() -> bool {
     env::var("EBBTIDE_TEST_VLLM").is_ok_and(|value| value == "1")
+}
+
+/// The seed of a test with chance in it: another one in each run, unless `EBBTIDE_TEST_SEED` says
+/// which. It is printed, so that a failure can be repeated.
+///
+/// # Panics
+///
+/// When `EBBTIDE_TEST_SEED` is no number.
+#[must_use]
+pub fn seed() -> u64 {
+    let seed = match env::var("EBBTIDE_TEST_SEED") {
+        Ok(told) => told.parse().expect("EBBTIDE_TEST_SEED must be a number below 2^64"),
+        Err(_) => RandomState::new().hash_one(0_u8),
+    };
+    eprintln!("EBBTIDE_TEST_SEED={seed} repeats this");
+    seed
 }
 
 pub(crate) const TOOK_PART_FILE: &str = "took-part.tsv";
