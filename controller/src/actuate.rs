@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use ebbtide_core::ids::ReplicaId;
-use ebbtide_core::observation::InstanceId;
+use ebbtide_core::observation::{FailureKind, InstanceId};
 use ebbtide_core::policy::{FleetPolicy, PoolName};
 use ebbtide_core::scale::{Action, LeaveReason};
 use ebbtide_queue::client::{QueueError, WorkQueue};
@@ -31,6 +31,16 @@ pub(crate) enum ActuateError {
     Queue(#[from] QueueError),
     #[error(transparent)]
     Capacity(#[from] CapacityError),
+}
+
+impl ActuateError {
+    /// What a refusal of the provider says about its pool; `None` where it did not refuse.
+    pub fn refusal(&self) -> Option<FailureKind> {
+        match self {
+            Self::Capacity(error) => error.refusal(),
+            _ => None,
+        }
+    }
 }
 
 /// Everything that carrying out needs.

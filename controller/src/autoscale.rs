@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ebbtide_core::observation::{Observation, ReplicaView};
 use ebbtide_core::policy::{FleetPolicy, Mode};
-use ebbtide_core::scale::{Action, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
+use ebbtide_core::scale::{Action, ActionResult, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::control::ControlView;
@@ -181,7 +181,11 @@ impl Autoscaler {
             policy,
         };
         let outcome = actuator.carry_out(action).await;
-        past.memory.note_outcome(action, outcome.is_ok());
+        let result = match &outcome {
+            Ok(()) => ActionResult::Done,
+            Err(error) => error.refusal().map_or(ActionResult::Failed, ActionResult::Refused),
+        };
+        past.memory.note_outcome(action, result);
         match outcome {
             Ok(()) => {
                 self.metrics.count_decision(action, &plan.reasons);

@@ -72,6 +72,16 @@ impl From<AwsError> for CapacityError {
 }
 
 impl CapacityError {
+    /// What a refusal says about its pool; `None` where nothing was refused.
+    pub fn refusal(&self) -> Option<FailureKind> {
+        match self {
+            Self::Refused { code, message, .. } => {
+                Some(FailureKind::of_text(&format!("{code}: {message}")))
+            }
+            Self::Unavailable { .. } | Self::Moved { .. } | Self::Foreign { .. } => None,
+        }
+    }
+
     /// Whether the same call may succeed later without anybody changing anything.
     pub fn is_retriable(&self) -> bool {
         match self {

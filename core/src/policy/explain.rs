@@ -67,7 +67,6 @@ fn rollout(spec: &FleetSpec) -> Vec<String> {
     let (min, max) = (rollout.min_replicas, rollout.max_replicas);
     let nodes = u32::from(rollout.nodes_per_replica);
     let most = u64::from(max) * u64::from(rollout.concurrency_per_replica);
-    let pools: Vec<&str> = rollout.pools.iter().map(|name| name.as_str()).collect();
     let target = (rollout.buffer_target_steps, spec.buffer_target_groups());
     let limit = (rollout.buffer_max_steps, spec.buffer_max_groups());
     let in_groups = |(steps, groups)| {
@@ -75,7 +74,7 @@ fn rollout(spec: &FleetSpec) -> Vec<String> {
         format!("{steps} {noun} = {groups} groups = {}", samples(spec, groups))
     };
     let mut lines = vec![
-        format!("{min} to {max} replicas of {}, pools {}", count(nodes, "node"), pools.join(" > ")),
+        format!("{min} to {max} replicas of {}, pools {}", count(nodes, "node"), preference(spec)),
         format!("up to {} in flight on a replica, {most} in all", rollout.concurrency_per_replica),
         format!("buffer target = {}", in_groups(target)),
         format!("buffer limit = {}", in_groups(limit)),
@@ -91,6 +90,17 @@ fn rollout(spec: &FleetSpec) -> Vec<String> {
         lines.push("a new replica gets work from the next update on".to_owned());
     }
     lines
+}
+
+/// The pools from the most preferred on; those that are filled evenly are joined by `=`.
+fn preference(spec: &FleetSpec) -> String {
+    let pools: Vec<&Pool> = spec.rollout_pools().collect();
+    let even = pools.chunk_by(|a, b| a.is_like(b));
+    let even = even.map(|pools| {
+        let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+        names.join(" = ")
+    });
+    even.collect::<Vec<_>>().join(" > ")
 }
 
 fn service(service: &ServicePolicy) -> Vec<String> {

@@ -187,6 +187,11 @@ impl Named for ProviderName {
 }
 
 impl Pool {
+    /// Whether two pools differ only in their zone, so that one is as good as the other.
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.market == other.market && self.instance_type == other.instance_type
+    }
+
     pub(super) fn read(pool: &mut Section<'_, '_>) -> Self {
         Self {
             provider: read_provider(pool),

@@ -60,7 +60,8 @@ pub struct RolloutPolicy {
     /// `concurrencyPerReplica`: most samples in flight on one replica; how many there are follows
     /// the load of its engines. Default 256, 1 to 65536.
     pub concurrency_per_replica: u32,
-    /// `pools`: where its nodes come from, in the order of preference. Required.
+    /// `pools`: where its nodes come from, in the order of preference; those that differ only in
+    /// their zone and stand together are filled evenly. Required.
     pub pools: Vec<PoolName>,
     /// `bufferTargetSteps`: sealed groups that should stand ready, in trainer steps. Default 1.0,
     /// 0 to `maxLag` + 1.

@@ -1,19 +1,29 @@
-//! Which pools are left out for a while: benched after a failed launch, for growing times, or left
-//! to another writer who sets their size; and which come last, since AWS takes instances there.
+//! What is learned of each pool from its launches and losses, and which pools are left out for a
+//! while.
+//!
+//! A failed launch sends a pool to the bench, for the longer of three minutes and the longest
+//! launch that failed, doubled each time. After the bench one single replica is launched there as a
+//! probe; only when something has come is the pool as good as others. A refusal that concerns the
+//! number asked for is no reason for the bench before a single replica was refused.
 //!
 //! Only times that the provider gave are compared with each other; the time on the bench runs on
 //! the controller's clock from the moment the failure was seen.
 
 use std::time::Duration;
 
+use super::pace::count;
+use super::writer::WriterMemory;
 use crate::observation::{FailureKind, PoolView};
 use crate::time::UnixMillis;
 
-/// First time on the bench (Karpenter's offering cache).
-const BENCH_FIRST: Duration = Duration::from_secs(180);
+/// Shortest time on the bench (Karpenter's offering cache).
+const BENCH_MIN: Duration = Duration::from_secs(180);
 
 /// Longest time on the bench (Cluster Autoscaler's longest back-off).
 const BENCH_MAX: Duration = Duration::from_secs(1800);
+
+/// Time after a bench in which the next one is a repetition (Cluster Autoscaler's reset).
+const BENCH_MEMORY: Duration = Duration::from_hours(3);
 
 /// How long a pool that has just lost an instance to AWS comes last (Karpenter's cache of
 /// unavailable offerings).
@@ -22,44 +32,35 @@ const RECLAIM_PAUSE: Duration = Duration::from_secs(180);
 /// Longest time that a pool may stay short without a word and without growing.
 pub(super) const LAUNCH_LIMIT: Duration = Duration::from_secs(600);
 
-/// Looks in a row at which a pool must have another size than was asked for, before somebody else
-/// is taken to write it.
-const CONFLICT_LOOKS: u32 = 3;
-
-/// How long a pool is left to the other writer: at most one write of ours in that time.
-const CONFLICT_WINDOW: Duration = Duration::from_secs(300);
+/// Time after which a loss counts half: four times as long as most Spot reclaims come in a row.
+const LOSS_HALF_LIFE_SECONDS: f64 = 3600.0;
 
 /// What is remembered of one pool.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct PoolMemory {
     /// Provider time up to which activities are accounted for; `None` before the first look.
     seen_until: Option<UnixMillis>,
+    looked_at: UnixMillis,
     /// Nodes that counted at the last look.
     counted: u32,
-    /// Since when the pool has had fewer nodes than asked for without growing.
-    short_since: Option<UnixMillis>,
     /// What was asked for at the last look.
     desired: u32,
+    /// Since when the pool has had fewer nodes than asked for without growing.
+    short_since: Option<UnixMillis>,
+    /// The last bench, until something has come since.
     bench: Option<Bench>,
+    /// The longest launch that failed.
+    worst_pass: Duration,
+    /// Replicas that were refused together, while fewer are tried.
+    refused: Option<u32>,
+    /// Nodes lost lately, older ones counting less.
+    losses: f64,
     /// Since when nodes have run there without a failed launch, a bench or a loss.
     good_since: Option<UnixMillis>,
     /// Until when the pool comes last, after AWS took an instance of it.
     last_until: Option<UnixMillis>,
-    /// The size that was last asked for and granted.
-    asked: Option<u32>,
-    /// Looks in a row that showed another size.
-    strange_looks: u32,
-    conflict: Option<Conflict>,
-}
-
-/// Somebody else writes the size of a pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Conflict {
-    pub until: UnixMillis,
-    /// What was asked for here.
-    pub asked: u32,
-    /// What was found.
-    pub found: u32,
+    /// Who else writes its size.
+    pub writer: WriterMemory,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +68,19 @@ struct Bench {
     until: UnixMillis,
     length: Duration,
     kind: FailureKind,
+    /// Whether another pool of the same quota was refused, not this one.
+    is_shared: bool,
+}
+
+/// How far a pool may be counted on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Standing {
+    /// As far as it has room.
+    Free,
+    /// For a single replica, until one has come.
+    Probing,
+    /// Not at all.
+    Benched,
 }
 
 impl PoolMemory {
@@ -78,15 +92,17 @@ impl PoolMemory {
         let (seen_until, telling) = self.news(view);
         let mut next = Self {
             seen_until,
+            looked_at: now,
             counted,
             desired: size.desired,
             short_since: self.short_since.or(Some(now)),
             ..self.clone()
         };
-        next.compare_size(size.desired, now);
-        next.look_for_good(self, now);
+        next.writer.note_found(size.desired, now);
+        next.count_losses(self, now);
+        next.end_bench(counted > self.counted, now);
         if counted >= size.desired {
-            return Self { short_since: None, bench: None, ..next };
+            return Self { short_since: None, ..next };
         }
         if counted > self.counted {
             next.short_since = Some(now);
@@ -99,17 +115,34 @@ impl PoolMemory {
     }
 
     /// Nodes that go without being asked for are lost; nodes that come take none back.
-    fn look_for_good(&mut self, before: &Self, now: UnixMillis) {
+    fn count_losses(&mut self, before: &Self, now: UnixMillis) {
         let fewer = before.counted.saturating_sub(self.counted);
-        let is_lost = fewer > before.desired.saturating_sub(self.desired);
-        let is_benched = self.benched(now).is_some();
-        if self.counted == 0 || is_benched {
+        let lost = fewer.saturating_sub(before.desired.saturating_sub(self.desired));
+        let half_lives = now.since(before.looked_at).as_secs_f64() / LOSS_HALF_LIFE_SECONDS;
+        self.losses = before.losses * (-half_lives).exp2() + count(lost.into());
+        if self.counted == 0 || self.standing(now) == Standing::Benched {
             self.good_since = None;
-        } else if is_lost {
+        } else if lost > 0 {
             self.good_since = Some(now);
         } else {
             self.good_since.get_or_insert(now);
         }
+    }
+
+    /// A bench is forgotten when something has come after it, or all that was asked for has come
+    /// during it, or it is long ago.
+    fn end_bench(&mut self, has_grown: bool, now: UnixMillis) {
+        let Some(bench) = self.bench else { return };
+        let is_over = bench.until <= now;
+        let has_come = has_grown && (is_over || self.counted >= self.desired);
+        if has_come || now.since(bench.until) > BENCH_MEMORY {
+            self.bench = None;
+        }
+    }
+
+    /// Nodes lost lately, those of an hour ago counting half.
+    pub fn losses(&self) -> f64 {
+        self.losses
     }
 
     /// For how long nodes have run there without a failed launch, a bench or a loss; `None` while
@@ -130,45 +163,6 @@ impl PoolMemory {
         Some(until.remaining(now))
     }
 
-    /// A size was asked for and granted; `None` when nobody knows what holds now. Only a look
-    /// that shows the size ends a row of strange ones: asking again and again does not.
-    pub fn note_asked(&mut self, asked: Option<u32>) {
-        self.asked = asked;
-    }
-
-    /// Nothing was asked for here, so nobody else's size is in conflict with it.
-    pub fn forget_writes(&mut self) {
-        (self.asked, self.strange_looks, self.conflict) = (None, 0, None);
-    }
-
-    /// What is taken to be asked for.
-    pub fn asked(&self) -> Option<u32> {
-        self.asked
-    }
-
-    fn compare_size(&mut self, found: u32, now: UnixMillis) {
-        let Some(asked) = self.asked.filter(|asked| *asked != found) else {
-            self.strange_looks = 0;
-            return;
-        };
-        self.strange_looks += 1;
-        if self.strange_looks >= CONFLICT_LOOKS {
-            self.conflict = Some(Conflict { until: now.plus(CONFLICT_WINDOW), asked, found });
-            (self.asked, self.strange_looks) = (Some(found), 0);
-        }
-    }
-
-    /// Whether the pool is left alone: somebody else writes its size, or seems to, and it was
-    /// written back once already.
-    pub fn is_left_alone(&self, now: UnixMillis) -> bool {
-        self.conflict(now).is_some() || self.strange_looks > 1
-    }
-
-    /// The other writer that the pool is left to, as of `now`.
-    pub fn conflict(&self, now: UnixMillis) -> Option<Conflict> {
-        self.conflict.filter(|conflict| conflict.until > now)
-    }
-
     /// Up to when activities are accounted for, and the newest failure since that says something
     /// about the pool. At the first look every failure is an old one: it answers nothing that was
     /// asked here.
@@ -182,22 +176,79 @@ impl PoolMemory {
         (Some(seen_until.max(newest)), telling.map(|failure| failure.kind))
     }
 
+    /// A request for so many replicas was refused as a whole. Where the number may be the reason,
+    /// half of it is tried next; the bench is for a pool that gives not even one.
+    pub fn note_refusal(&mut self, kind: FailureKind, replicas: u32) {
+        if !kind.benches() {
+            return;
+        }
+        self.refused = (kind == FailureKind::Quota && replicas > 1).then_some(replicas);
+        if self.refused.is_none() {
+            self.send_to_bench(kind, self.looked_at);
+        }
+    }
+
+    /// A request was granted.
+    pub fn note_granted(&mut self) {
+        self.refused = None;
+    }
+
+    /// The most replicas that are asked for next, after more were refused.
+    pub fn halved(&self) -> Option<u32> {
+        self.refused.map(|refused| (refused / 2).max(1))
+    }
+
     /// A failure while on the bench was not asked for by us and changes nothing; one after it
     /// doubles the time.
     fn send_to_bench(&mut self, kind: FailureKind, now: UnixMillis) {
-        let length = match self.bench {
+        let pass = self.short_since.map_or(Duration::ZERO, |since| now.since(since));
+        let worst_pass = self.worst_pass.max(pass);
+        let length = match self.bench.filter(|bench| !bench.is_shared) {
             Some(bench) if bench.until > now => return,
-            Some(bench) => (bench.length * 2).min(BENCH_MAX),
-            None => BENCH_FIRST,
+            Some(bench) => (bench.length * 2).max(worst_pass),
+            None => BENCH_MIN.max(worst_pass),
         };
-        self.bench = Some(Bench { until: now.plus(length), length, kind });
+        let length = length.min(BENCH_MAX);
+        let until = now.plus(length);
+        self.bench = Some(Bench { until, length, kind, is_shared: false });
+        self.worst_pass = worst_pass;
         self.good_since = None;
-        self.short_since = Some(now);
+        // A group that keeps trying by itself is judged anew after the bench.
+        self.short_since = Some(until);
+    }
+
+    /// The quota that this pool was refused for, and until when.
+    pub fn lacks_quota_until(&self) -> Option<UnixMillis> {
+        let bench = self.bench.filter(|bench| !bench.is_shared)?;
+        (bench.kind == FailureKind::Quota).then_some(bench.until)
+    }
+
+    /// Another pool of the same quota was refused; `None` when that is over.
+    pub fn share_quota(&mut self, until: Option<UnixMillis>) {
+        let is_own = self.bench.is_some_and(|bench| !bench.is_shared);
+        if is_own {
+            return;
+        }
+        let (kind, is_shared) = (FailureKind::Quota, true);
+        self.bench = until.map(|until| Bench { until, length: BENCH_MIN, kind, is_shared });
+    }
+
+    /// How far the pool may be counted on. One that was not refused itself waits until the one that
+    /// was has been probed.
+    pub fn standing(&self, now: UnixMillis) -> Standing {
+        match self.bench {
+            None => Standing::Free,
+            Some(bench) if bench.until > now => Standing::Benched,
+            Some(bench) if bench.is_shared && now.since(bench.until) < BENCH_MAX => {
+                Standing::Benched
+            }
+            Some(_) => Standing::Probing,
+        }
     }
 
     /// Why and for how much longer the pool is left out, when it is.
     pub fn benched(&self, now: UnixMillis) -> Option<(FailureKind, Duration)> {
-        let bench = self.bench.filter(|bench| bench.until > now)?;
+        let bench = self.bench.filter(|_| self.standing(now) == Standing::Benched)?;
         Some((bench.kind, bench.until.remaining(now)))
     }
 }

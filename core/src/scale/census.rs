@@ -6,13 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use super::bench::PoolMemory;
+use super::bench::{PoolMemory, Standing};
+use super::demand::whole;
 use super::reason::Reason;
 use super::terms::{PoolTerms, SizingTerms};
 use crate::observation::{
     DrainPurpose, InstanceId, InstanceState, Observation, PoolSize, ReplicaView,
 };
 use crate::policy::{Market, PoolName};
+use crate::time::UnixMillis;
 
 /// The pools of the rollout group, counted.
 #[derive(Debug)]
@@ -52,6 +54,12 @@ pub(super) struct PoolCount<'a> {
     pub counted: u32,
     /// Whether AWS has just taken an instance of it, so that others come first.
     pub comes_last: bool,
+    /// Whether its last launch failed, so that its like come first.
+    pub has_failed: bool,
+    /// How many replicas may be asked for at most, after more were refused.
+    pub halved: Option<u32>,
+    /// Replicas lost lately.
+    pub losses: u32,
 }
 
 /// Counts; the reasons when a size is unknown.
@@ -88,14 +96,8 @@ pub(super) fn take_census<'a>(
         leaving[pool] += 1;
     }
     for ((pool, size), leaving) in sizes.into_iter().zip(leaving) {
-        let memory = memory.get(&pool.name);
-        let is_benched = memory.is_some_and(|pool| pool.benched(observation.now).is_some());
-        let is_others = memory.is_some_and(|pool| pool.is_left_alone(observation.now));
-        let mut count = PoolCount::of(terms, pool, size, leaving, is_benched);
-        count.comes_last = memory.is_some_and(|pool| pool.comes_last(observation.now).is_some());
-        if is_others {
-            (count.room, count.spare) = (0, 0);
-        }
+        let memory = memory.get(&pool.name).cloned().unwrap_or_default();
+        let count = PoolCount::of(terms, pool, size, leaving, &memory, observation.now);
         census.pools.push(count);
     }
     Ok(census)
@@ -107,24 +109,39 @@ impl<'a> PoolCount<'a> {
         pool: &'a PoolTerms,
         size: &'a PoolSize,
         leaving: u32,
-        is_benched: bool,
+        memory: &PoolMemory,
+        now: UnixMillis,
     ) -> Self {
+        let gang = terms.gang();
         let counted = u32::try_from(size.counted().count()).unwrap_or(u32::MAX);
         let present = counted.min(size.desired);
-        let promised = if is_benched { present } else { size.desired };
         let limit = pool.max_nodes.min(size.limit.unwrap_or(u32::MAX));
-        let free_nodes = if is_benched { 0 } else { limit.saturating_sub(size.desired) };
-        let gang = terms.gang();
+        let free = limit.saturating_sub(size.desired) / gang;
+        let standing = memory.standing(now);
+        let (promised, room) = match standing {
+            Standing::Benched => (present, 0),
+            // What is on its way is the probe.
+            Standing::Probing if counted < size.desired => {
+                (size.desired.min(present.saturating_add(gang)), 0)
+            }
+            Standing::Probing => (size.desired, free.min(1)),
+            Standing::Free => (size.desired, free.min(memory.halved().unwrap_or(u32::MAX))),
+        };
+        let spare = (size.desired.saturating_sub(size.floor) / gang).saturating_sub(leaving);
+        let is_others = memory.writer.is_left_alone(now);
         Self {
             terms: pool,
             size,
             promised: promised / gang,
             present: present / gang,
             leaving,
-            room: free_nodes / gang,
-            spare: (size.desired.saturating_sub(size.floor) / gang).saturating_sub(leaving),
+            room: if is_others { 0 } else { room },
+            spare: if is_others { 0 } else { spare },
             counted,
-            comes_last: false,
+            comes_last: memory.comes_last(now).is_some(),
+            has_failed: standing != Standing::Free,
+            halved: memory.halved(),
+            losses: whole(memory.losses().round()) / gang,
         }
     }
 }

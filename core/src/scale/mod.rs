@@ -14,8 +14,10 @@ mod census;
 mod demand;
 mod guard;
 mod leaving;
+mod order;
 mod pace;
 mod plan;
+mod quota;
 mod raising;
 mod reason;
 mod startup;
@@ -27,12 +29,14 @@ mod terms;
 pub(crate) mod tests;
 mod value;
 mod window;
+mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use self::leaving::SILENCE_LIMIT;
 pub use self::pace::{MeasuredPace, Pace};
-pub use self::plan::{Action, LeaveReason, ScalePlan};
+pub use self::plan::{Action, ActionResult, LeaveReason, ScalePlan};
+pub use self::quota::QuotaFamily;
 pub use self::reason::{
     CapacityReason, Direction, HoldKind, Reason, SignalName, SwapStep, Unjudged,
 };
@@ -44,11 +48,13 @@ use self::bench::PoolMemory;
 use self::census::{Census, take_census};
 use self::demand::{Demand, judge_demand, whole};
 use self::guard::{RaiseGuard, RaiseLimits};
+use self::order::Bounds;
 pub(crate) use self::pace::count;
-use self::raising::Bounds;
+use self::quota::share_refusals;
 use self::swap::{SwapMemory, SwapView};
 use self::value::UpdateCost;
 use self::window::{Keep, WishWindow};
+use self::writer::WriterMemory;
 use crate::bottleneck::{Bottleneck, IterationClock, judge_bottleneck};
 use crate::observation::{FailureKind, InstanceId, Observation};
 use crate::policy::PoolName;
@@ -69,6 +75,8 @@ pub struct ScaleMemory {
     /// Instances that AWS takes, as far as they were taken note of.
     reclaimed: BTreeSet<InstanceId>,
     swap: SwapMemory,
+    /// Nodes of one replica, by the terms of the last plan.
+    gang: u32,
 }
 
 impl Default for ScaleMemory {
@@ -83,6 +91,7 @@ impl Default for ScaleMemory {
             lowest: WishWindow::new(Keep::Smallest),
             reclaimed: BTreeSet::new(),
             swap: SwapMemory::default(),
+            gang: 1,
         }
     }
 }
@@ -109,26 +118,37 @@ impl ScaleMemory {
     }
 
     /// Takes note of what became of an action, so that a size that somebody else set is told
-    /// from one that was asked for here.
-    pub fn note_outcome(&mut self, action: &Action, is_done: bool) {
-        self.swap.note_outcome(action, is_done);
+    /// from one that was asked for here, and less is asked for where more was refused.
+    pub fn note_outcome(&mut self, action: &Action, result: ActionResult) {
+        let is_done = result == ActionResult::Done;
+        if is_done {
+            self.swap.note_done(action);
+        }
         let (name, asked) = match action {
             Action::Raise { pool, to, .. } => (pool, Some(*to)),
             Action::Retire { pool, instances, .. } => {
                 let fewer = u32::try_from(instances.len()).unwrap_or(u32::MAX);
-                let before = self.pools.get(pool).and_then(PoolMemory::asked);
+                let before = self.pools.get(pool).and_then(|pool| pool.writer.asked());
                 (pool, before.map(|before| before.saturating_sub(fewer)))
             }
             _ => return,
         };
         let pool = self.pools.entry(name.clone()).or_default();
-        pool.note_asked(asked.filter(|_| is_done));
+        pool.writer.note_asked(asked.filter(|_| is_done));
+        let Action::Raise { from, to, .. } = action else { return };
+        match result {
+            ActionResult::Done => pool.note_granted(),
+            ActionResult::Refused(kind) => {
+                pool.note_refusal(kind, to.saturating_sub(*from) / self.gang.max(1));
+            }
+            ActionResult::Failed => {}
+        }
     }
 
     /// Forgets what was asked for here: while another controller leads, every size is its.
     pub fn forget_writes(&mut self) {
         for pool in self.pools.values_mut() {
-            pool.forget_writes();
+            pool.writer = WriterMemory::default();
         }
         self.swap = SwapMemory::default();
     }
@@ -197,6 +217,8 @@ pub fn plan_scale(
     memory.look_at_pools(observation);
     let bottleneck = memory.look_at_run(terms, observation);
     let terms = &memory.learned(terms);
+    memory.gang = terms.gang();
+    let quotas = share_refusals(terms, &mut memory.pools);
     let is_sync = sync::is_spreading(observation, &memory.startup);
     let census = match take_census(terms, observation, &memory.pools) {
         Ok(census) => census,
@@ -236,6 +258,11 @@ pub fn plan_scale(
     leaving::retire_drained(&census, &mut actions, &mut reasons);
     drop_contradictions(&mut actions, &cancelled);
     note_pools(observation, &memory, &census, &mut reasons);
+    reasons.extend(quotas.into_iter().filter_map(|(family, until)| {
+        let remaining = until.remaining(observation.now);
+        let reason = CapacityReason::QuotaExceeded { family, remaining };
+        (!remaining.is_zero()).then_some(Reason::Capacity(reason))
+    }));
     ScalePlan {
         running: Some(running),
         wish: Some(wish),
@@ -338,7 +365,7 @@ fn note_pools(
         let name = &pool.terms.name;
         let now = observation.now;
         let benched = memory.pools.get(name).and_then(|pool| pool.benched(now));
-        if let Some(conflict) = memory.pools.get(name).and_then(|pool| pool.conflict(now)) {
+        if let Some(conflict) = memory.pools.get(name).and_then(|pool| pool.writer.conflict(now)) {
             let (pool, remaining) = (name.clone(), conflict.until.remaining(now));
             let (asked, found) = (conflict.asked, conflict.found);
             reasons.push(Reason::ConflictingWriter { pool, asked, found, remaining });

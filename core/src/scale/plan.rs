@@ -6,7 +6,7 @@ use super::ScaleMemory;
 use super::reason::Reason;
 use crate::bottleneck::Bottleneck;
 use crate::ids::{NodeName, ReplicaId};
-use crate::observation::InstanceId;
+use crate::observation::{FailureKind, InstanceId};
 use crate::policy::PoolName;
 
 /// One decision of sizing.
@@ -75,6 +75,17 @@ pub enum Action {
         /// Whether its drain is over with that: every node that it was about is gone.
         ends_drain: bool,
     },
+}
+
+/// What became of an action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ActionResult {
+    /// It was carried out.
+    Done,
+    /// It was refused, and nothing has changed.
+    Refused(FailureKind),
+    /// It was not carried out, or nobody knows.
+    Failed,
 }
 
 /// Why sizing lets a replica go.

@@ -94,15 +94,15 @@ impl SwapMemory {
         }
     }
 
-    /// Takes note of what became of an action.
-    pub fn note_outcome(&mut self, action: &Action, is_done: bool) {
+    /// Takes note of an action that was carried out.
+    pub fn note_done(&mut self, action: &Action) {
         match action {
-            Action::Raise { pool, .. } if is_done => {
+            Action::Raise { pool, .. } => {
                 if let Some(swap) = self.proposed.take_if(|swap| swap.pool == *pool) {
                     self.under_way = Some(swap);
                 }
             }
-            Action::RequestDrain { why: LeaveReason::Swap, .. } if is_done => {
+            Action::RequestDrain { why: LeaveReason::Swap, .. } => {
                 (self.under_way, self.ended_at) = (None, Some(self.planned_at));
             }
             _ => {}

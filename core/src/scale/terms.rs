@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::policy::{FleetPolicy, JoinPoint, Market, Pool, PoolName};
+use crate::policy::{FleetPolicy, InstanceType, JoinPoint, Market, Pool, PoolName};
 
 /// How the rollout group is to be sized.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,10 +49,19 @@ pub struct PoolTerms {
     pub name: PoolName,
     /// How its nodes are bought.
     pub market: Market,
+    /// What its nodes are, when the policy says so.
+    pub instance_type: Option<InstanceType>,
     /// Most nodes that the policy allows in it.
     pub max_nodes: u32,
     /// What one node costs in dollars per hour; `None` is unknown, never free.
     pub dollars_per_node_hour: Option<f64>,
+}
+
+impl PoolTerms {
+    /// Whether two pools differ only in their zone, so that one is as good as the other.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.market == other.market && self.instance_type == other.instance_type
+    }
 }
 
 impl From<&Pool> for PoolTerms {
@@ -60,6 +69,7 @@ impl From<&Pool> for PoolTerms {
         Self {
             name: pool.name.clone(),
             market: pool.market,
+            instance_type: pool.instance_type.clone(),
             max_nodes: pool.max_nodes,
             dollars_per_node_hour: pool.dollars_per_node_hour,
         }

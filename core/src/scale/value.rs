@@ -1,9 +1,8 @@
 //! The value rule: on-demand fallback only as long as it lowers the cost of an update.
 //!
 //! With `n` replicas at work an update takes T(n) and costs (trainer + replicas) × T(n), all
-//! prices per hour. What fallback adds to both is compared for every size; the cheapest wins, the
-//! smallest among equals. T(n) is convex, so what is cheapest does not depend on how many are
-//! bought at a time.
+//! prices per hour. T(n) is convex and so is that cost: replicas are added as long as the next one
+//! lowers it, and the sum does not depend on how many are bought at a time.
 //!
 //! Source: closed forms of the autoscaling reference, section 4. W is the rollout work of one step
 //! in seconds of one replica, τ + p the time that the trainer is busy with training and weights.
@@ -13,11 +12,10 @@
 //! | `maxLag` > 0, rollouts and training overlap | max(τ + p, W / n) |
 //! | `maxLag` = 0, one after the other | τ + p + W / n |
 
-use super::census::{Census, PoolCount};
 use super::demand::replica_seconds_per_step;
 use super::pace::Pace;
 use super::reason::Unjudged;
-use super::terms::SizingTerms;
+use super::terms::{PoolTerms, SizingTerms};
 use crate::observation::Observation;
 
 /// How long an update takes, and what the trainer costs meanwhile.
@@ -52,11 +50,9 @@ impl UpdateCost {
         })
     }
 
+    /// T(n), of at least one replica.
     fn update_seconds(&self, replicas: u32) -> f64 {
-        if replicas == 0 {
-            return f64::INFINITY;
-        }
-        let rollout_seconds = self.replica_seconds / f64::from(replicas);
+        let rollout_seconds = self.replica_seconds / f64::from(replicas.max(1));
         if self.is_serial {
             self.busy_seconds + rollout_seconds
         } else {
@@ -64,44 +60,26 @@ impl UpdateCost {
         }
     }
 
-    /// How many of up to `wanted` more replicas for `price` per hour each make an update cheapest
-    /// when `running` replicas for `running_price` are there.
-    fn cheapest(&self, running: u32, running_price: f64, price: f64, wanted: u32) -> u32 {
-        let cost = |added: u32| {
-            let replicas_price = running_price + f64::from(added) * price;
-            let seconds = self.update_seconds(running.saturating_add(added));
-            (self.trainer_dollars_per_hour + replicas_price) * seconds
+    /// Whether one more replica for `price` per hour lowers the cost of an update when `running`
+    /// replicas for `running_price` are there. The first one always does.
+    pub fn is_lowered(&self, running: u32, running_price: f64, price: f64) -> bool {
+        if running == 0 {
+            return true;
+        }
+        let cost = |replicas: u32, replicas_price: f64| {
+            (self.trainer_dollars_per_hour + replicas_price) * self.update_seconds(replicas)
         };
-        let best = (0..=wanted).map(|added| (added, cost(added)));
-        best.reduce(|best, next| if next.1 < best.1 { next } else { best }).map_or(0, |best| best.0)
+        cost(running.saturating_add(1), running_price + price) < cost(running, running_price)
     }
-}
-
-/// How many of `wanted` replicas of a pool are worth buying when `running` replicas of each pool of
-/// the census will run.
-///
-/// # Errors
-/// The price of a pool that counts is unknown.
-pub(super) fn worth_buying(
-    terms: &SizingTerms,
-    census: &Census<'_>,
-    cost: &UpdateCost,
-    running: &[u32],
-    pool: &PoolCount<'_>,
-    wanted: u32,
-) -> Result<u32, Unjudged> {
-    let mut dollars_per_hour = 0.0;
-    for (pool, replicas) in census.pools.iter().zip(running).filter(|(_, running)| **running > 0) {
-        dollars_per_hour += f64::from(*replicas) * replica_price(terms, pool)?;
-    }
-    let price = replica_price(terms, pool)?;
-    Ok(cost.cheapest(running.iter().sum(), dollars_per_hour, price, wanted))
 }
 
 /// Dollars per hour of one replica of the pool.
-fn replica_price(terms: &SizingTerms, pool: &PoolCount<'_>) -> Result<f64, Unjudged> {
-    let price = pool.terms.dollars_per_node_hour;
-    let price = price.ok_or_else(|| Unjudged::PoolPrice { pool: pool.terms.name.clone() })?;
+///
+/// # Errors
+/// The price is unknown.
+pub(super) fn replica_price(terms: &SizingTerms, pool: &PoolTerms) -> Result<f64, Unjudged> {
+    let price = pool.dollars_per_node_hour;
+    let price = price.ok_or_else(|| Unjudged::PoolPrice { pool: pool.name.clone() })?;
     Ok(price * f64::from(terms.gang()))
 }
 
@@ -120,41 +98,50 @@ mod tests {
         }
     }
 
+    /// How many replicas are bought one by one, all at this price, beside `running`.
+    fn bought(cost: &UpdateCost, running: u32, running_price: f64, price: f64) -> u32 {
+        let mut added = 0;
+        while cost.is_lowered(running + added, running_price + f64::from(added) * price, price) {
+            added += 1;
+        }
+        added
+    }
+
     #[test]
     fn optimum_of_the_serial_form_is_the_closed_one() {
         // sqrt(P_T × W / (P_g × τ)): 9.1 as Spot, 4.6 as on-demand.
-        assert_eq!(example(true).cheapest(0, 0.0, 5.32, 20), 9);
-        assert_eq!(example(true).cheapest(0, 0.0, 20.95, 20), 5);
+        assert_eq!(bought(&example(true), 0, 0.0, 5.32), 9);
+        assert_eq!(bought(&example(true), 0, 0.0, 20.95), 5);
     }
 
     #[test]
     fn optimum_of_the_overlapped_form_is_beside_the_knee_whatever_the_price() {
         // W / τ = 5.2: the sixth replica shortens an update a little, the seventh not at all.
-        assert_eq!(example(false).cheapest(0, 0.0, 20.95, 20), 5);
-        assert_eq!(example(false).cheapest(0, 0.0, 5.32, 20), 6);
-        assert_eq!(example(false).cheapest(0, 0.0, 0.0, 20), 6);
+        assert_eq!(bought(&example(false), 0, 0.0, 20.95), 5);
+        assert_eq!(bought(&example(false), 0, 0.0, 5.32), 6);
+        assert_eq!(bought(&example(false), 0, 0.0, 0.0), 6);
     }
 
     #[test]
     fn dear_replicas_beside_cheap_ones_pay_only_for_a_dear_trainer() {
         // Beside n Spot replicas another pays while P_T > n × (P_od − P_s) = n × 15.63.
-        let worth =
-            |running: u32| example(false).cheapest(running, 5.32 * f64::from(running), 20.95, 20);
-        assert_eq!((worth(1), worth(4), worth(6)), (4, 1, 0));
-        let cheap_trainer = UpdateCost { trainer_dollars_per_hour: 20.0, ..example(false) };
-        assert_eq!(cheap_trainer.cheapest(2, 2.0 * 5.32, 20.95, 20), 0);
+        let worth = |cost, running| bought(cost, running, 5.32 * f64::from(running), 20.95);
+        let example = example(false);
+        assert_eq!((worth(&example, 1), worth(&example, 4), worth(&example, 6)), (4, 1, 0));
+        let cheap_trainer = UpdateCost { trainer_dollars_per_hour: 20.0, ..example };
+        assert_eq!(worth(&cheap_trainer, 2), 0);
     }
 
     #[test]
-    fn what_is_cheapest_does_not_depend_on_how_many_are_bought_at_a_time() {
+    fn one_by_one_is_as_good_as_all_at_once() {
         for is_serial in [false, true] {
             let cost = example(is_serial);
-            let at_once = cost.cheapest(1, 5.32, 20.95, 20);
-            let (mut running, mut dollars) = (1, 5.32);
-            while cost.cheapest(running, dollars, 20.95, 1) == 1 {
-                (running, dollars) = (running + 1, dollars + 20.95);
-            }
-            assert_eq!(running - 1, at_once);
+            let dollars = |added: u32| {
+                let price = 83.79 + 5.32 + 20.95 * f64::from(added);
+                price * cost.update_seconds(1 + added)
+            };
+            let best = (0..20).min_by(|a, b| dollars(*a).total_cmp(&dollars(*b)));
+            assert_eq!(Some(bought(&cost, 1, 5.32, 20.95)), best);
         }
     }
 }

@@ -104,3 +104,22 @@ fn every_choice_has_its_words() {
         assert!(lines.contains(&line), "{line:?} is missing in\n{words}");
     }
 }
+
+#[test]
+fn pools_that_are_filled_evenly_stand_together() {
+    let pool = |name: &str, market: &str, kind: &str, zone: &str| {
+        format!(
+            "    - {{ name: {name}, provider: asg, autoScalingGroup: {name}, market: {market},
+        maxNodes: 4, instanceType: {kind}, zone: {zone} }}\n"
+        )
+    };
+    let pools = [
+        pool("a", "spot", "p5en.48xlarge", "us-east-2a"),
+        pool("b", "spot", "p5en.48xlarge", "us-east-2b"),
+        pool("c", "spot", "p5.48xlarge", "us-east-2a"),
+        pool("d", "onDemand", "p5.48xlarge", "us-east-2a"),
+    ];
+    let text = shortest_with(&pools.concat(), &[("pools: [here]", "pools: [a, b, c, d]")]);
+    let words = parse(&text).expect("valid").explain();
+    assert!(words.contains("1 to 6 replicas of 1 node, pools a = b > c > d"), "{words}");
+}

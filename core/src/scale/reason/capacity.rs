@@ -6,14 +6,13 @@ use std::time::Duration;
 use super::{HoldKind, Reason};
 use crate::policy::PoolName;
 use crate::policy::duration::Written;
+use crate::scale::quota::QuotaFamily;
 
 /// One reason of a plan that is about capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CapacityReason {
     /// More on-demand fallback would raise the cost of an update.
     FallbackLimited {
-        /// Of which pool.
-        pool: PoolName,
         /// Replicas that could be bought on demand.
         wanted: u32,
         /// How many of them are.
@@ -23,6 +22,20 @@ pub enum CapacityReason {
     FallbackUnjudged {
         /// What is not known.
         why: Unjudged,
+    },
+    /// More was refused as a whole: fewer are asked for before anything else is tried.
+    Halved {
+        /// Of which pool.
+        pool: PoolName,
+        /// Replicas that are asked for at most.
+        most: u32,
+    },
+    /// The account may not have more: every pool under that quota is left out.
+    QuotaExceeded {
+        /// Which quota.
+        family: QuotaFamily,
+        /// How much longer.
+        remaining: Duration,
     },
     /// On-demand replicas that stand in for Spot are exchanged, one at a time.
     Swap {
@@ -78,6 +91,7 @@ impl CapacityReason {
     pub(super) fn held(&self) -> Option<HoldKind> {
         match self {
             Self::FallbackLimited { .. } => Some(HoldKind::Cost),
+            Self::Halved { .. } | Self::QuotaExceeded { .. } => Some(HoldKind::Breaker),
             Self::FallbackUnjudged { .. } | Self::Swap { .. } => None,
         }
     }
@@ -86,14 +100,22 @@ impl CapacityReason {
 impl fmt::Display for CapacityReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::FallbackLimited { pool, wanted, allowed } => write!(
+            Self::FallbackLimited { wanted, allowed } => write!(
                 f,
-                "{wanted} could come from pool {pool} on demand, {allowed} are worth their price: \
-                 more would raise the cost of an update"
+                "{wanted} could be bought on demand, {allowed} are worth their price: more would \
+                 raise the cost of an update"
             ),
             Self::FallbackUnjudged { why } => {
                 write!(f, "on-demand fallback is not limited by its value: {why}")
             }
+            Self::Halved { pool, most } => {
+                write!(f, "pool {pool} refused more at a time: at most {most} are asked for next")
+            }
+            Self::QuotaExceeded { family, remaining } => write!(
+                f,
+                "QuotaExceeded: the quota for {family} is used up, no pool of it is asked for {}",
+                Written(*remaining)
+            ),
             Self::Swap { pool, step: SwapStep::Launch } => {
                 write!(
                     f,

@@ -33,8 +33,7 @@ fn lose_spot(world: &mut World) {
 }
 
 fn limited(wanted: u32, allowed: u32) -> Reason {
-    let pool = super::world::pool_name("on-demand");
-    CapacityReason::FallbackLimited { pool, wanted, allowed }.into()
+    CapacityReason::FallbackLimited { wanted, allowed }.into()
 }
 
 /// Case T13 of autoscaling: a zone without Spot is left for the next one at once, and on-demand is
@@ -43,17 +42,17 @@ fn limited(wanted: u32, allowed: u32) -> Reason {
 fn next_zone_is_tried_at_once_and_on_demand_only_for_its_worth() {
     let pools = [("z1", Market::Spot), ("z2", Market::Spot), ("on-demand", Market::OnDemand)];
     let mut world = World::of_pools(&pools).with_work(400, 0, 0).with_pace(20, 75);
-    (world.terms.max_lag, world.terms.pools[1].max_nodes) = (9, 2);
-    let mut world = world.with_prices(126.0, 25.0, 63.0);
-    assert_eq!(actions(&world.plan()), ["raise pool z1 from 0 to 4"]);
-    world.size_mut(0).desired = 4;
+    (world.terms.max_lag, world.terms.pools[1].max_nodes) = (9, 4);
+    let mut world = world.with_prices(252.0, 25.0, 63.0).with_replicas(1, &[16, 16]);
+    world.plan();
+    world.size_mut(0).desired = 2;
     world.fail_launch(0, FailureKind::Capacity, UnixMillis(77_000));
     let plan = world.plan();
-    let expected = ["raise pool z2 from 0 to 2", "raise pool on-demand from 0 to 2"];
+    let expected = ["raise pool z2 from 2 to 4", "raise pool on-demand from 0 to 2"];
     assert_eq!(actions(&plan), expected, "{plan}");
     world.apply(&plan);
     let plan = settle(&mut world);
-    assert_eq!(world.size_mut(2).desired, 5, "2 Spot and 5 on-demand are cheapest: {plan}");
+    assert_eq!(world.size_mut(2).desired, 3, "4 Spot and 3 on-demand are cheapest: {plan}");
     assert!(plan.reasons.contains(&limited(3, 0)), "{plan}");
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::world::{ON_DEMAND, SPOT, World, actions};
 use crate::observation::{DrainPurpose, DrainStage, FailureKind, Signal};
-use crate::scale::{Action, Reason};
+use crate::scale::{Action, ActionResult, Reason};
 use crate::time::UnixMillis;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ fn somebody_else_who_sets_the_size_is_reported_and_not_fought() {
         let of_spot = |text: &&String| text.starts_with("raise pool spot");
         writes += actions(&plan).iter().filter(of_spot).count();
         for action in &plan.actions {
-            world.memory.note_outcome(action, true);
+            world.memory.note_outcome(action, ActionResult::Done);
         }
     }
     let plan = world.plan();

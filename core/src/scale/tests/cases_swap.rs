@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::world::{ON_DEMAND, SPOT, World, actions};
 use crate::observation::{DrainPurpose, FailureKind, ReplicaState, Signal};
-use crate::scale::{Action, CapacityReason, LeaveReason, Reason, ScalePlan, SwapStep};
+use crate::scale::{
+    Action, ActionResult, CapacityReason, LeaveReason, Reason, ScalePlan, SwapStep,
+};
 use crate::time::UnixMillis;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -97,7 +99,7 @@ fn nothing_is_disrupted_while_the_cheaper_pool_is_out() {
         for action in &plan.actions {
             let Action::Raise { to, .. } = action else { panic!("nothing else may go on: {plan}") };
             launches.push(*to);
-            world.memory.note_outcome(action, true);
+            world.memory.note_outcome(action, ActionResult::Done);
             // The pool takes the order and cannot fill it.
             world.size_mut(SPOT).desired = 1;
             world.plan();

@@ -9,7 +9,9 @@ use crate::observation::{
     ReplicaView, Signal, TrainerPhase, TrainerView,
 };
 use crate::policy::{Market, PoolName};
-use crate::scale::{Action, PoolTerms, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
+use crate::scale::{
+    Action, ActionResult, PoolTerms, ScaleMemory, ScalePlan, SizingTerms, plan_scale,
+};
 use crate::time::UnixMillis;
 
 pub const SPOT: usize = 0;
@@ -41,6 +43,7 @@ impl World {
         let pool = |(name, market): &(&str, Market)| PoolTerms {
             name: pool_name(name),
             market: *market,
+            instance_type: None,
             max_nodes: 20,
             dollars_per_node_hour: None,
         };
@@ -205,7 +208,7 @@ impl World {
     /// Lets happen what the plan asks for: agents drain at once, pools deliver at once.
     pub fn apply(&mut self, plan: &ScalePlan) {
         for action in &plan.actions {
-            self.memory.note_outcome(action, true);
+            self.memory.note_outcome(action, ActionResult::Done);
             match action {
                 Action::Raise { pool, to, .. } => {
                     let pool = self.pool_index(pool);
