@@ -64,6 +64,7 @@ impl Actuator<'_> {
                 self.report(replica, request_id, DrainState::Terminating).await?;
                 self.terminate(pool, instances).await
             }
+            Action::Discard { pool, instances } => self.terminate(pool, instances).await,
             Action::Forget { replica, nodes, ends_drain } => {
                 self.fence.claim("forget", replica.as_str(), QUEUE_WRITE_LIMIT).await?;
                 // The drain first: once the nodes are gone nothing would remind us of it.

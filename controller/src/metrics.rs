@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ebbtide_core::bottleneck::IterationStage;
-use ebbtide_core::observation::{Observation, ReplicaState, TrainerPhase};
+use ebbtide_core::observation::{FailureKind, Observation, ReplicaState, TrainerPhase};
 use ebbtide_core::policy::{FleetPolicy, Market, Pool};
-use ebbtide_core::scale::{Action, Reason, ScalePlan};
+use ebbtide_core::scale::{Action, BreakerReason, Reason, ScalePlan};
 use ebbtide_core::time::UnixMillis;
 use prometheus::core::Collector;
 use prometheus::{
@@ -67,6 +67,7 @@ struct Sizing {
 #[derive(Clone)]
 struct CapacityMetrics {
     benched: GaugeVec,
+    breaker_open: GaugeVec,
     fallback_active: Gauge,
     busy_terminations: IntCounter,
 }
@@ -334,6 +335,11 @@ impl CapacityMetrics {
                 "1 while a pool is left out after a failed launch.",
                 &["zone", "instance_type", "market"],
             )?,
+            breaker_open: make.gauges(
+                "breaker_open",
+                "1 while launches are held back: none has come up, or a quota is used up.",
+                &["reason"],
+            )?,
             fallback_active: make
                 .gauge("fallback_active", "1 while on-demand nodes are asked for beside Spot.")?,
             busy_terminations: make.counter(
@@ -355,6 +361,12 @@ impl CapacityMetrics {
         for (labels, value) in worst {
             self.benched.with_label_values(&labels).set(value);
         }
+        for reason in BreakerReason::ALL {
+            let is_open = plan.memory.breaker() == Some(reason);
+            self.breaker_open.with_label_values(&[reason.as_str()]).set(to_gauge(is_open.into()));
+        }
+        let lacks_quota = plan.memory.benched(now).any(|(_, kind)| kind == FailureKind::Quota);
+        self.breaker_open.with_label_values(&["quota"]).set(to_gauge(lacks_quota.into()));
         let has_spot = policy.rollout_pools().any(|pool| pool.market == Market::Spot);
         let spot_is_out = policy
             .rollout_pools()

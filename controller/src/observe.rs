@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use crate::capacity::Capacity;
 
+mod others;
 mod replicas;
 
 /// Longest time that the reads of the queue may take together: twice the limit of one call.
@@ -174,6 +175,7 @@ pub(crate) fn build(reads: &Reads, nodes_per_replica: u16, now: UnixMillis) -> O
         policy_version,
         replicas,
         pools: reads.pools.clone(),
+        others_at_work: others::gather(reads),
         gone: reads.gone.clone(),
     }
 }

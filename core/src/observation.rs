@@ -130,6 +130,8 @@ pub struct Observation {
     pub replicas: Signal<Vec<ReplicaView>>,
     /// The capacity pools of the rollout group, in the order of preference.
     pub pools: Vec<PoolView>,
+    /// Who is at work outside the replicas.
+    pub others_at_work: Signal<OthersAtWork>,
     /// Instances that the provider says are gone, among those that were asked about.
     pub gone: BTreeSet<InstanceId>,
 }
@@ -158,6 +160,16 @@ impl Observation {
         }
         Some(states)
     }
+}
+
+/// Nodes that are at work and belong to no replica: they run another part of the run, or hold leases
+/// without a record of their own.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OthersAtWork {
+    /// Instances that told who they are.
+    pub instances: BTreeSet<InstanceId>,
+    /// Nodes that did not tell their instance.
+    pub nodes: BTreeSet<NodeName>,
 }
 
 /// What the trainer says about itself.

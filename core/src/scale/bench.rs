@@ -53,6 +53,8 @@ pub(super) struct PoolMemory {
     worst_pass: Duration,
     /// Replicas that were refused together, while fewer are tried.
     refused: Option<u32>,
+    /// Launches that do not end, at the last look.
+    stuck: usize,
     /// Nodes lost lately, older ones counting less.
     losses: f64,
     /// Since when nodes have run there without a failed launch, a bench or a loss.
@@ -109,7 +111,7 @@ impl PoolMemory {
         }
         let is_overdue = next.short_since.is_some_and(|since| now.since(since) >= LAUNCH_LIMIT);
         if let Some(kind) = telling.or(is_overdue.then_some(FailureKind::TimedOut)) {
-            next.send_to_bench(kind, now);
+            next.send_to_bench(kind, next.pass(now), now);
         }
         next
     }
@@ -184,7 +186,7 @@ impl PoolMemory {
         }
         self.refused = (kind == FailureKind::Quota && replicas > 1).then_some(replicas);
         if self.refused.is_none() {
-            self.send_to_bench(kind, self.looked_at);
+            self.send_to_bench(kind, Duration::ZERO, self.looked_at);
         }
     }
 
@@ -198,10 +200,20 @@ impl PoolMemory {
         self.refused.map(|refused| (refused / 2).max(1))
     }
 
+    /// So many launches have not ended in the time that a launch may take.
+    pub fn note_stuck(&mut self, stuck: usize, now: UnixMillis) {
+        if stuck > std::mem::replace(&mut self.stuck, stuck) {
+            self.send_to_bench(FailureKind::TimedOut, LAUNCH_LIMIT, now);
+        }
+    }
+
+    fn pass(&self, now: UnixMillis) -> Duration {
+        self.short_since.map_or(Duration::ZERO, |since| now.since(since))
+    }
+
     /// A failure while on the bench was not asked for by us and changes nothing; one after it
-    /// doubles the time.
-    fn send_to_bench(&mut self, kind: FailureKind, now: UnixMillis) {
-        let pass = self.short_since.map_or(Duration::ZERO, |since| now.since(since));
+    /// doubles the time. `pass` is how long the launch took that failed.
+    fn send_to_bench(&mut self, kind: FailureKind, pass: Duration, now: UnixMillis) {
         let worst_pass = self.worst_pass.max(pass);
         let length = match self.bench.filter(|bench| !bench.is_shared) {
             Some(bench) if bench.until > now => return,

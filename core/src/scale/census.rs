@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::arrivals::Late;
 use super::bench::{PoolMemory, Standing};
 use super::demand::whole;
 use super::reason::Reason;
@@ -50,7 +51,7 @@ pub(super) struct PoolCount<'a> {
     pub room: u32,
     /// Replicas that may be asked to leave before the provider's own least size is met.
     pub spare: u32,
-    /// Nodes that count.
+    /// Nodes that count, those that came too late left out.
     pub counted: u32,
     /// Whether AWS has just taken an instance of it, so that others come first.
     pub comes_last: bool,
@@ -67,6 +68,7 @@ pub(super) fn take_census<'a>(
     terms: &'a SizingTerms,
     observation: &'a Observation,
     memory: &BTreeMap<PoolName, PoolMemory>,
+    late: &BTreeMap<PoolName, Late>,
 ) -> Result<Census<'a>, Vec<Reason>> {
     let mut unknown = Vec::new();
     let mut sizes = Vec::new();
@@ -97,7 +99,8 @@ pub(super) fn take_census<'a>(
     }
     for ((pool, size), leaving) in sizes.into_iter().zip(leaving) {
         let memory = memory.get(&pool.name).cloned().unwrap_or_default();
-        let count = PoolCount::of(terms, pool, size, leaving, &memory, observation.now);
+        let late = late.get(&pool.name).map_or(0, Late::nodes);
+        let count = PoolCount::of(terms, pool, size, (leaving, late), &memory, observation.now);
         census.pools.push(count);
     }
     Ok(census)
@@ -108,24 +111,27 @@ impl<'a> PoolCount<'a> {
         terms: &SizingTerms,
         pool: &'a PoolTerms,
         size: &'a PoolSize,
-        leaving: u32,
+        (leaving, late): (u32, u32),
         memory: &PoolMemory,
         now: UnixMillis,
     ) -> Self {
         let gang = terms.gang();
         let counted = u32::try_from(size.counted().count()).unwrap_or(u32::MAX);
-        let present = counted.min(size.desired);
+        // What came too late is asked for elsewhere.
+        let counted = counted.saturating_sub(late);
+        let desired = size.desired.saturating_sub(late);
+        let present = counted.min(desired);
         let limit = pool.max_nodes.min(size.limit.unwrap_or(u32::MAX));
         let free = limit.saturating_sub(size.desired) / gang;
         let standing = memory.standing(now);
         let (promised, room) = match standing {
             Standing::Benched => (present, 0),
             // What is on its way is the probe.
-            Standing::Probing if counted < size.desired => {
-                (size.desired.min(present.saturating_add(gang)), 0)
+            Standing::Probing if counted < desired => {
+                (desired.min(present.saturating_add(gang)), 0)
             }
-            Standing::Probing => (size.desired, free.min(1)),
-            Standing::Free => (size.desired, free.min(memory.halved().unwrap_or(u32::MAX))),
+            Standing::Probing => (desired, free.min(1)),
+            Standing::Free => (desired, free.min(memory.halved().unwrap_or(u32::MAX))),
         };
         let spare = (size.desired.saturating_sub(size.floor) / gang).saturating_sub(leaving);
         let is_others = memory.writer.is_left_alone(now);

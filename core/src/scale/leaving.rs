@@ -3,17 +3,19 @@
 //! A replica is terminated only when its agents reported `drained`, or when they are silent and
 //! its leases are gone; never while it has an AWS notice, and never when its leases are unknown.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::arrivals::Late;
 use super::census::Census;
 use super::plan::Action;
-use super::reason::Reason;
+use super::reason::{CapacityReason, Reason};
 use super::terms::SizingTerms;
 use crate::ids::NodeName;
 use crate::observation::{
-    DrainPurpose, DrainStage, NodeView, Observation, ReplicaState, ReplicaView,
+    DrainPurpose, DrainStage, InstanceId, NodeView, Observation, ReplicaState, ReplicaView,
 };
-use crate::policy::Market;
+use crate::policy::{Market, PoolName};
 
 /// A heartbeat older than this makes a node unknown (contract of agents and controller).
 pub const SILENCE_LIMIT: Duration = Duration::from_secs(10);
@@ -51,6 +53,36 @@ pub(super) fn retire_drained(
             });
         }
     }
+}
+
+/// Terminates instances that never became nodes: nobody drains there, and nobody holds anything.
+pub(super) fn discard_unjoined(
+    terms: &SizingTerms,
+    census: &Census<'_>,
+    late: &BTreeMap<PoolName, Late>,
+    actions: &mut Vec<Action>,
+    reasons: &mut Vec<Reason>,
+) {
+    let mut left = at(terms.max_changes_per_tick);
+    for pool in &census.pools {
+        let Some(late) = late.get(&pool.terms.name).filter(|late| !late.never_joined.is_empty())
+        else {
+            continue;
+        };
+        let (pool, spare) = (pool.terms.name.clone(), at(pool.spare.saturating_mul(terms.gang())));
+        let instances = u32::try_from(late.never_joined.len()).unwrap_or(u32::MAX);
+        reasons.push(CapacityReason::NeverJoined { pool: pool.clone(), instances }.into());
+        let instances = late.never_joined.iter().take(spare.min(left)).cloned();
+        let instances: Vec<InstanceId> = instances.collect();
+        left -= instances.len();
+        if !instances.is_empty() {
+            actions.push(Action::Discard { pool, instances });
+        }
+    }
+}
+
+fn at(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 /// Removes the records of nodes that are gone: confirmed by the provider, silent, without leases.
@@ -113,8 +145,7 @@ pub(super) fn choose_victims<'a>(
         let left = spare.get_mut(census.rank(replica.pool.as_ref()));
         left.is_some_and(|left| left.checked_sub(1).map(|rest| *left = rest).is_some())
     };
-    let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
-    candidates.into_iter().filter(is_spare).take(wanted).collect()
+    candidates.into_iter().filter(is_spare).take(at(wanted)).collect()
 }
 
 fn market_of(terms: &SizingTerms, replica: &ReplicaView) -> Option<Market> {

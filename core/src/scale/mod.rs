@@ -9,7 +9,9 @@
 //! none with an AWS notice is terminated; more demand never asks for less; a settled fleet needs
 //! no change.
 
+mod arrivals;
 mod bench;
+mod breaker;
 mod census;
 mod demand;
 mod guard;
@@ -38,13 +40,15 @@ pub use self::pace::{MeasuredPace, Pace};
 pub use self::plan::{Action, ActionResult, LeaveReason, ScalePlan};
 pub use self::quota::QuotaFamily;
 pub use self::reason::{
-    CapacityReason, Direction, HoldKind, Reason, SignalName, SwapStep, Unjudged,
+    BreakerReason, CapacityReason, Direction, HoldKind, Reason, SignalName, SwapStep, Unjudged,
 };
 pub use self::startup::StartupMemory;
 pub use self::stock::Stock;
 pub use self::terms::{PoolTerms, SizingTerms};
 
+use self::arrivals::{Arrivals, Late};
 use self::bench::PoolMemory;
+use self::breaker::Breaker;
 use self::census::{Census, take_census};
 use self::demand::{Demand, judge_demand, whole};
 use self::guard::{RaiseGuard, RaiseLimits};
@@ -58,6 +62,7 @@ use self::writer::WriterMemory;
 use crate::bottleneck::{Bottleneck, IterationClock, judge_bottleneck};
 use crate::observation::{FailureKind, InstanceId, Observation};
 use crate::policy::PoolName;
+use crate::time::UnixMillis;
 
 /// Share of the starts that are over within the time that is planned with.
 const STARTUP_SHARE: f64 = 0.9;
@@ -75,6 +80,10 @@ pub struct ScaleMemory {
     /// Instances that AWS takes, as far as they were taken note of.
     reclaimed: BTreeSet<InstanceId>,
     swap: SwapMemory,
+    arrivals: Arrivals,
+    breaker: Breaker,
+    /// When the last plan was made.
+    planned_at: UnixMillis,
     /// Nodes of one replica, by the terms of the last plan.
     gang: u32,
 }
@@ -91,6 +100,9 @@ impl Default for ScaleMemory {
             lowest: WishWindow::new(Keep::Smallest),
             reclaimed: BTreeSet::new(),
             swap: SwapMemory::default(),
+            arrivals: Arrivals::default(),
+            breaker: Breaker::default(),
+            planned_at: UnixMillis::default(),
             gang: 1,
         }
     }
@@ -108,13 +120,15 @@ impl ScaleMemory {
     }
 
     /// Why each pool is left out, as of `now`.
-    pub fn benched(
-        &self,
-        now: crate::time::UnixMillis,
-    ) -> impl Iterator<Item = (&PoolName, FailureKind)> {
+    pub fn benched(&self, now: UnixMillis) -> impl Iterator<Item = (&PoolName, FailureKind)> {
         self.pools
             .iter()
             .filter_map(move |(name, pool)| pool.benched(now).map(|(kind, _)| (name, kind)))
+    }
+
+    /// Why nothing more is launched, if so.
+    pub fn breaker(&self) -> Option<BreakerReason> {
+        self.breaker.open()
     }
 
     /// Takes note of what became of an action, so that a size that somebody else set is told
@@ -126,7 +140,7 @@ impl ScaleMemory {
         }
         let (name, asked) = match action {
             Action::Raise { pool, to, .. } => (pool, Some(*to)),
-            Action::Retire { pool, instances, .. } => {
+            Action::Retire { pool, instances, .. } | Action::Discard { pool, instances } => {
                 let fewer = u32::try_from(instances.len()).unwrap_or(u32::MAX);
                 let before = self.pools.get(pool).and_then(|pool| pool.writer.asked());
                 (pool, before.map(|before| before.saturating_sub(fewer)))
@@ -137,7 +151,10 @@ impl ScaleMemory {
         pool.writer.note_asked(asked.filter(|_| is_done));
         let Action::Raise { from, to, .. } = action else { return };
         match result {
-            ActionResult::Done => pool.note_granted(),
+            ActionResult::Done => {
+                pool.note_granted();
+                self.breaker.note_launch(self.planned_at);
+            }
             ActionResult::Refused(kind) => {
                 pool.note_refusal(kind, to.saturating_sub(*from) / self.gang.max(1));
             }
@@ -175,6 +192,28 @@ impl ScaleMemory {
         }
         self.pools.retain(|name, _| observation.pools.iter().any(|view| view.name == *name));
         self.look_for_reclaims(observation);
+    }
+
+    /// Which instances came too late, and what that says about pools and launches.
+    fn look_at_arrivals(
+        &mut self,
+        terms: &SizingTerms,
+        observation: &Observation,
+    ) -> BTreeMap<PoolName, Late> {
+        let now = observation.now;
+        self.arrivals = self.arrivals.advance(observation);
+        let late = self.arrivals.late(now);
+        for (name, pool) in &mut self.pools {
+            pool.note_stuck(late.get(name).map_or(0, |late| late.stuck.len()), now);
+        }
+        let unjoined = late.values().map(|late| late.never_joined.len()).sum();
+        self.breaker.look(self.arrivals.joins(), unjoined, terms.startup, now);
+        late
+    }
+
+    fn most_launches(&self, terms: &SizingTerms, running: u32) -> u32 {
+        let is_any_awaited = self.arrivals.is_any_awaited(self.planned_at);
+        self.breaker.most_launches(is_any_awaited, running, terms.clamp(0), self.planned_at)
     }
 
     /// Each instance that AWS takes counts against its pool once. Replicas that are unknown say
@@ -217,10 +256,11 @@ pub fn plan_scale(
     memory.look_at_pools(observation);
     let bottleneck = memory.look_at_run(terms, observation);
     let terms = &memory.learned(terms);
-    memory.gang = terms.gang();
+    (memory.gang, memory.planned_at) = (terms.gang(), observation.now);
+    let late = memory.look_at_arrivals(terms, observation);
     let quotas = share_refusals(terms, &mut memory.pools);
     let is_sync = sync::is_spreading(observation, &memory.startup);
-    let census = match take_census(terms, observation, &memory.pools) {
+    let census = match take_census(terms, observation, &memory.pools, &late) {
         Ok(census) => census,
         Err(reasons) => {
             memory.pace = memory.pace.advance(observation, is_sync, false);
@@ -245,7 +285,10 @@ pub fn plan_scale(
     let mut actions = Vec::new();
     leaving::forget_gone(&census, observation, &mut actions);
     if running < sizes.raise_to {
-        let bounds = Bounds { cost: UpdateCost::of(terms, observation, &memory.pace) };
+        let bounds = Bounds {
+            cost: UpdateCost::of(terms, observation, &memory.pace),
+            most_launches: memory.most_launches(terms, running),
+        };
         let missing = sizes.raise_to - running;
         raising::raise(terms, &census, &bounds, missing, &mut actions, &mut reasons);
     } else if let Some(lower_to) = sizes.lower_to {
@@ -253,11 +296,16 @@ pub fn plan_scale(
     }
     let (pools, now) = (&memory.pools, observation.now);
     let view = SwapView { terms, census: &census, pools, sizes: &sizes, now };
-    memory.swap.plan(&view, &mut actions, &mut reasons);
+    let may_begin = memory.breaker.open().is_none();
+    memory.swap.plan(&view, may_begin, &mut actions, &mut reasons);
+    leaving::discard_unjoined(terms, &census, &late, &mut actions, &mut reasons);
     let cancelled = actions.clone();
     leaving::retire_drained(&census, &mut actions, &mut reasons);
     drop_contradictions(&mut actions, &cancelled);
     note_pools(observation, &memory, &census, &mut reasons);
+    if let Some(reason) = memory.breaker.open() {
+        reasons.push(CapacityReason::BreakerOpen { reason }.into());
+    }
     reasons.extend(quotas.into_iter().filter_map(|(family, until)| {
         let remaining = until.remaining(observation.now);
         let reason = CapacityReason::QuotaExceeded { family, remaining };

@@ -17,6 +17,8 @@ use crate::observation::ReplicaView;
 pub(super) struct Bounds {
     /// What an update costs, or why nobody can tell.
     pub cost: Result<UpdateCost, Unjudged>,
+    /// Most replicas that may be launched now.
+    pub most_launches: u32,
 }
 
 /// What is ordered in each pool, by its place in the census.

@@ -66,6 +66,13 @@ pub enum Action {
         /// Its instances.
         instances: Vec<InstanceId>,
     },
+    /// Terminates instances that have been in service for long and never became nodes.
+    Discard {
+        /// Their pool.
+        pool: PoolName,
+        /// The instances.
+        instances: Vec<InstanceId>,
+    },
     /// Removes the records of a replica whose instances are gone and whose leases are.
     Forget {
         /// The replica.
@@ -105,12 +112,14 @@ impl Action {
             Self::Raise { .. } => "raise",
             Self::RequestDrain { .. } => "request_drain",
             Self::Retire { .. } => "retire",
+            Self::Discard { .. } => "discard",
             Self::Forget { .. } => "forget",
         }
     }
 
     /// All words of [`Action::kind`], for metrics.
-    pub const KINDS: [&str; 5] = ["cancel_drain", "raise", "request_drain", "retire", "forget"];
+    pub const KINDS: [&str; 6] =
+        ["cancel_drain", "raise", "request_drain", "retire", "discard", "forget"];
 
     /// Whether the action decides on the size, not only follows up an earlier decision.
     pub fn is_decision(&self) -> bool {
@@ -130,12 +139,19 @@ impl fmt::Display for Action {
                 write!(f, "ask {replica} to drain, its replacement is ready")
             }
             Self::Retire { replica, pool, instances, .. } => {
-                let instances: Vec<&str> = instances.iter().map(|id| id.0.as_str()).collect();
-                write!(f, "terminate {replica} in pool {pool}: {}", instances.join(", "))
+                write!(f, "terminate {replica} in pool {pool}: {}", listed(instances))
+            }
+            Self::Discard { pool, instances } => {
+                write!(f, "terminate what never joined in pool {pool}: {}", listed(instances))
             }
             Self::Forget { replica, .. } => write!(f, "forget {replica}"),
         }
     }
+}
+
+fn listed(instances: &[InstanceId]) -> String {
+    let instances: Vec<&str> = instances.iter().map(|id| id.0.as_str()).collect();
+    instances.join(", ")
 }
 
 impl ScalePlan {

@@ -36,6 +36,7 @@ pub(super) fn raise(
         reasons.push(Reason::Infeasible { nodes_per_replica: gang });
         return;
     }
+    let missing = missing.min(bounds.most_launches);
     order.fill(missing);
     order.finish(missing, actions, reasons);
 }

@@ -5,7 +5,7 @@ mod capacity;
 use std::fmt;
 use std::time::Duration;
 
-pub use self::capacity::{CapacityReason, SwapStep, Unjudged};
+pub use self::capacity::{BreakerReason, CapacityReason, SwapStep, Unjudged};
 use super::stock::Stock;
 use crate::bottleneck::IterationStage;
 use crate::ids::ReplicaId;

@@ -75,10 +75,11 @@ impl SwapMemory {
         u32::from(self.under_way.as_ref().is_some_and(|swap| running > swap.running_before))
     }
 
-    /// Begins a swap, follows one up, or gives it up.
+    /// Begins a swap where that may be, follows one up, or gives it up.
     pub fn plan(
         &mut self,
         view: &SwapView<'_>,
+        may_begin: bool,
         actions: &mut Vec<Action>,
         reasons: &mut Vec<Reason>,
     ) {
@@ -89,7 +90,10 @@ impl SwapMemory {
             if view.is_over(swap) {
                 (self.under_way, self.ended_at) = (None, Some(view.now));
             }
-        } else if !actions.iter().any(Action::is_decision) && !self.is_too_soon(view.now) {
+        } else if may_begin
+            && !actions.iter().any(Action::is_decision)
+            && !self.is_too_soon(view.now)
+        {
             self.proposed = view.begin(actions, reasons);
         }
     }

@@ -78,6 +78,7 @@ fn observation(now: UnixMillis, replicas: Signal<Vec<ReplicaView>>) -> Observati
         policy_version: Signal::fresh(PolicyVersion(0)),
         replicas,
         pools: Vec::new(),
+        others_at_work: Signal::unknown("not read"),
         gone: BTreeSet::new(),
     }
 }

@@ -37,6 +37,18 @@ pub enum CapacityReason {
         /// How much longer.
         remaining: Duration,
     },
+    /// Instances have been in service for long, and their nodes never reported.
+    NeverJoined {
+        /// In which pool.
+        pool: PoolName,
+        /// How many.
+        instances: u32,
+    },
+    /// Nothing comes of what is launched: nothing more is, until a node reports.
+    BreakerOpen {
+        /// What did not work.
+        reason: BreakerReason,
+    },
     /// On-demand replicas that stand in for Spot are exchanged, one at a time.
     Swap {
         /// The Spot pool.
@@ -44,6 +56,28 @@ pub enum CapacityReason {
         /// How far the exchange is.
         step: SwapStep,
     },
+}
+
+/// Why nothing more is launched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BreakerReason {
+    /// No node has come of several scale-ups in a row.
+    ScaleUpFailed,
+    /// Instances came into service and never became nodes.
+    JoinFailed,
+}
+
+impl BreakerReason {
+    /// All reasons, for metrics.
+    pub const ALL: [Self; 2] = [Self::ScaleUpFailed, Self::JoinFailed];
+
+    /// The word in metrics and journals.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ScaleUpFailed => "scale_up_failed",
+            Self::JoinFailed => "join_failed",
+        }
+    }
 }
 
 /// How far a swap is.
@@ -91,8 +125,10 @@ impl CapacityReason {
     pub(super) fn held(&self) -> Option<HoldKind> {
         match self {
             Self::FallbackLimited { .. } => Some(HoldKind::Cost),
-            Self::Halved { .. } | Self::QuotaExceeded { .. } => Some(HoldKind::Breaker),
-            Self::FallbackUnjudged { .. } | Self::Swap { .. } => None,
+            Self::Halved { .. } | Self::QuotaExceeded { .. } | Self::BreakerOpen { .. } => {
+                Some(HoldKind::Breaker)
+            }
+            Self::FallbackUnjudged { .. } | Self::NeverJoined { .. } | Self::Swap { .. } => None,
         }
     }
 }
@@ -115,6 +151,19 @@ impl fmt::Display for CapacityReason {
                 f,
                 "QuotaExceeded: the quota for {family} is used up, no pool of it is asked for {}",
                 Written(*remaining)
+            ),
+            Self::NeverJoined { pool, instances } => {
+                write!(f, "{instances} of pool {pool} came into service and never reported")
+            }
+            Self::BreakerOpen { reason: BreakerReason::ScaleUpFailed } => write!(
+                f,
+                "ScaleUpFailed: no node has come of the last launches; until one reports, one \
+                 replica at a time is tried"
+            ),
+            Self::BreakerOpen { reason: BreakerReason::JoinFailed } => write!(
+                f,
+                "JoinFailed: instances never became nodes; until one reports, one replica at a \
+                 time is tried"
             ),
             Self::Swap { pool, step: SwapStep::Launch } => {
                 write!(

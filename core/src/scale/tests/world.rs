@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::observation::{
     Activities, DrainPurpose, DrainStage, DrainView, FailureKind, InstanceId, InstanceState,
-    InstanceView, LaunchFailure, NodeView, Observation, PoolSize, PoolView, ReplicaState,
-    ReplicaView, Signal, TrainerPhase, TrainerView,
+    InstanceView, LaunchFailure, NodeView, Observation, OthersAtWork, PoolSize, PoolView,
+    ReplicaState, ReplicaView, Signal, TrainerPhase, TrainerView,
 };
 use crate::policy::{Market, PoolName};
 use crate::scale::{
@@ -90,6 +90,7 @@ impl World {
                 policy_version: Signal::fresh(crate::ids::PolicyVersion(0)),
                 replicas: Signal::fresh(Vec::new()),
                 pools: pools.iter().map(view).collect(),
+                others_at_work: Signal::fresh(OthersAtWork::default()),
                 gone: BTreeSet::new(),
             },
             memory: ScaleMemory::default(),
@@ -229,6 +230,10 @@ impl World {
                 Action::Retire { replica, pool, instances, .. } => {
                     self.terminate(replica.as_str(), pool, instances);
                 }
+                Action::Discard { pool, instances } => {
+                    let pool = self.pool_index(pool);
+                    self.remove(pool, instances);
+                }
                 Action::Forget { replica, .. } => {
                     self.replicas_mut().retain(|other| other.id != *replica);
                 }
@@ -251,13 +256,32 @@ impl World {
 
     fn terminate(&mut self, replica: &str, pool: &PoolName, instances: &[InstanceId]) {
         let pool = self.pool_index(pool);
+        self.remove(pool, instances);
+        for node in &mut self.replica_mut(replica).nodes {
+            node.heartbeat_age = Duration::from_secs(60);
+        }
+    }
+
+    fn remove(&mut self, pool: usize, instances: &[InstanceId]) {
         let size = self.size_mut(pool);
         size.instances.retain(|instance| !instances.contains(&instance.id));
         size.desired -= u32::try_from(instances.len()).expect("few");
         self.seen.gone.extend(instances.iter().cloned());
-        for node in &mut self.replica_mut(replica).nodes {
-            node.heartbeat_age = Duration::from_secs(60);
-        }
+    }
+
+    /// An instance that was asked for and whose node says nothing.
+    pub fn add_silent(&mut self, pool: usize, id: &str, state: InstanceState) {
+        let instance = InstanceView {
+            id: InstanceId(id.to_owned()),
+            state,
+            is_protected: false,
+            node: Some(format!("node-of-{id}").parse().expect("valid")),
+            zone: None,
+            market: Some(self.terms.pools[pool].market),
+        };
+        let size = self.size_mut(pool);
+        size.desired += 1;
+        size.instances.push(instance);
     }
 
     fn pool_index(&self, pool: &PoolName) -> usize {

@@ -1,0 +1,170 @@
+//! Launches that never end, and instances that never become nodes.
+
+use std::time::Duration;
+
+use super::world::{ON_DEMAND, SPOT, World, actions};
+use crate::ids::NodeName;
+use crate::observation::{FailureKind, InstanceState, Signal};
+use crate::scale::{ActionResult, BreakerReason, CapacityReason, Reason};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Two healthy replicas, and three instances in service whose nodes never reported.
+fn silent_world() -> World {
+    let mut world = World::new().with_work(400, 32, 8).with_replicas(SPOT, &[16, 16]);
+    for id in ["i-x", "i-y", "i-z"] {
+        world.add_silent(SPOT, id, InstanceState::InService);
+    }
+    world
+}
+
+fn node(id: &str) -> NodeName {
+    format!("node-of-{id}").parse().expect("valid")
+}
+
+/// Case T38 of autoscaling.
+#[test]
+fn instances_that_never_join_are_terminated_and_the_breaker_opens() {
+    let mut world = silent_world();
+    assert!(world.plan_for(SECOND * 895).is_settled());
+    assert_eq!(world.memory.breaker(), None);
+    world.pass(SECOND * 5);
+    let plan = world.plan();
+    let expected = ["terminate what never joined in pool spot: i-x, i-y, i-z"];
+    assert_eq!(actions(&plan), expected, "{plan}");
+    assert_eq!(world.memory.breaker(), Some(BreakerReason::JoinFailed));
+    let said = plan.to_string();
+    assert!(said.contains("because: 3 of pool spot came into service and never reported\n"));
+    assert!(said.contains("because: JoinFailed: instances never became nodes"), "{said}");
+    world.apply(&plan);
+    assert_eq!(world.size_mut(SPOT).desired, 2, "healthy ones are untouched");
+
+    world.seen.buffer_groups = Signal::fresh(0);
+    let plan = world.plan();
+    assert!(plan.desired > plan.running && plan.is_settled(), "nothing more is launched: {plan}");
+    world.pass(SECOND * 900);
+    let plan = world.plan();
+    assert_eq!(actions(&plan), ["raise pool spot from 2 to 3"], "one is tried: {plan}");
+    world.apply(&plan);
+    world.plan();
+    assert_eq!(world.memory.breaker(), None, "it has reported");
+}
+
+#[test]
+fn breaker_closes_when_a_node_reports() {
+    let mut world = silent_world();
+    let plan = world.plan_for(SECOND * 900);
+    world.apply(&plan);
+    world.seen.buffer_groups = Signal::fresh(0);
+    world.add_silent(SPOT, "i-late", InstanceState::Pending);
+    assert!(world.plan().is_settled(), "one is on its way");
+    let last = world.size_mut(SPOT).instances.len() - 1;
+    world.size_mut(SPOT).instances[last].state = InstanceState::InService;
+    world.plan();
+    let mut replica = world.replica_mut("spot-1").clone();
+    replica.id = "late".parse().expect("valid");
+    replica.nodes[0].name = node("i-late");
+    replica.nodes[0].instance = None;
+    let mut replicas = world.replicas().to_vec();
+    replicas.push(replica);
+    world.seen.replicas = Signal::fresh(replicas);
+    let plan = world.plan();
+    assert_eq!(world.memory.breaker(), None);
+    assert!(!plan.is_settled(), "{plan}");
+}
+
+#[test]
+fn minimum_is_tried_while_the_breaker_is_open_one_by_one() {
+    let mut world = silent_world().with_bounds(5, 10);
+    let plan = world.plan_for(SECOND * 900);
+    assert_eq!(plan.running, Some(2));
+    let expected =
+        ["raise pool spot from 5 to 6", "terminate what never joined in pool spot: i-x, i-y, i-z"];
+    assert_eq!(actions(&plan), expected, "{plan}");
+    world.memory.note_outcome(&plan.actions[0], ActionResult::Done);
+    world.add_silent(SPOT, "i-w", InstanceState::Pending);
+    let plan = world.plan();
+    assert_eq!(actions(&plan), expected[1..], "one at a time: {plan}");
+}
+
+#[test]
+fn open_breaker_holds_no_drain_back() {
+    let mut world = silent_world();
+    let plan = world.plan_for(SECOND * 900);
+    world.apply(&plan);
+    world.seen.buffer_groups = Signal::fresh(40);
+    let plan = world.plan_for(SECOND * 65);
+    assert_eq!(actions(&plan), ["ask spot-1 to drain"], "{plan}");
+    world.apply(&plan);
+    world.replica_mut("spot-1").leased = Signal::fresh(1);
+    world.seen.buffer_groups = Signal::fresh(0);
+    let plan = world.plan();
+    assert_eq!(actions(&plan), ["cancel the drain of spot-1"], "nor its end: {plan}");
+}
+
+#[test]
+fn time_in_which_nobody_knows_who_reported_does_not_count() {
+    let mut world = silent_world();
+    world.plan_for(SECOND * 890);
+    let known = std::mem::replace(&mut world.seen.replicas, Signal::unknown("away"));
+    assert!(world.plan_for(SECOND * 60).is_settled());
+    world.seen.replicas = known;
+    assert!(world.plan_for(SECOND * 895).is_settled());
+    assert!(!world.plan_for(SECOND * 10).is_settled());
+}
+
+#[test]
+fn instance_at_work_for_somebody_else_is_left_alone() {
+    let mut world = silent_world();
+    let others = world.seen.others_at_work.known().cloned().expect("known");
+    let mut at_work = others;
+    at_work.nodes.insert(node("i-x"));
+    at_work.instances.insert(crate::observation::InstanceId("i-y".to_owned()));
+    world.seen.others_at_work = Signal::fresh(at_work);
+    let plan = world.plan_for(SECOND * 900);
+    assert_eq!(actions(&plan), ["terminate what never joined in pool spot: i-z"], "{plan}");
+
+    let mut world = silent_world();
+    world.seen.others_at_work = Signal::unknown("away");
+    assert!(world.plan_for(SECOND * 1200).is_settled());
+}
+
+#[test]
+fn pool_at_its_own_least_size_keeps_what_never_joined() {
+    let mut world = silent_world();
+    world.size_mut(SPOT).floor = 4;
+    let plan = world.plan_for(SECOND * 900);
+    assert_eq!(actions(&plan), ["terminate what never joined in pool spot: i-x"], "{plan}");
+}
+
+/// Case T23 of autoscaling.
+#[test]
+fn launch_that_never_ends_is_asked_for_elsewhere() {
+    let mut world = World::new().with_work(400, 32, 8).with_replicas(SPOT, &[16, 16]);
+    for id in ["i-x", "i-y"] {
+        world.add_silent(SPOT, id, InstanceState::Pending);
+    }
+    let plan = world.plan_for(SECOND * 595);
+    assert_eq!((plan.running, actions(&plan)), (Some(4), vec![]), "{plan}");
+    world.pass(SECOND * 5);
+    world.seen.buffer_groups = Signal::fresh(0);
+    let plan = world.plan();
+    assert_eq!(plan.running, Some(2), "{plan}");
+    assert_eq!(actions(&plan), ["raise pool on-demand from 0 to 4"], "{plan}");
+    let kinds: Vec<FailureKind> = world.memory.benched(world.seen.now).map(|(_, k)| k).collect();
+    assert_eq!(kinds, [FailureKind::TimedOut]);
+    world.apply(&plan);
+    assert_eq!(world.size_mut(ON_DEMAND).desired, 4);
+    for instance in &mut world.size_mut(SPOT).instances {
+        instance.state = InstanceState::InService;
+    }
+    assert_eq!(world.plan().running, Some(8), "what comes in the end counts again");
+}
+
+#[test]
+fn breaker_that_opens_says_so_in_the_plan() {
+    let mut world = silent_world();
+    let plan = world.plan_for(SECOND * 900);
+    let open = CapacityReason::BreakerOpen { reason: BreakerReason::JoinFailed };
+    assert!(plan.reasons.contains(&Reason::Capacity(open)), "{plan}");
+}
