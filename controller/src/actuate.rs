@@ -104,6 +104,7 @@ impl Actuator<'_> {
         let (reason, word) = match why {
             LeaveReason::ScaleIn => (DrainReason::ScaleIn, "scale-in"),
             LeaveReason::Swap => (DrainReason::Swap, "swap"),
+            LeaveReason::Partial => (DrainReason::ScaleIn, "partial"),
         };
         let generation = self.fence.claim("drain", replica.as_str(), QUEUE_WRITE_LIMIT).await?;
         let request = DrainRequest {

@@ -27,3 +27,50 @@ pub(super) fn gather(reads: &Reads) -> Signal<OthersAtWork> {
     others.nodes.extend(unrecorded.cloned());
     Signal::fresh(others)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ebbtide_queue::control::{ControlView, NodeRecord, NodeState};
+    use ebbtide_queue::status::ShardStatus;
+
+    use super::*;
+
+    fn node(name: &str, role: NodeRole, instance: Option<&str>) -> NodeRecord {
+        let holder = format!("{name}/boot/agent").parse().expect("valid");
+        NodeRecord {
+            role,
+            instance_id: instance.map(str::to_owned),
+            ..NodeRecord::new(holder, NodeState::Ready)
+        }
+    }
+
+    #[test]
+    fn other_roles_and_holders_without_a_record_are_at_work() {
+        let nodes = vec![
+            node("rollout", NodeRole::Rollout, Some("i-1")),
+            node("trainer", NodeRole::Trainer, Some("i-2")),
+            node("shy-trainer", NodeRole::Trainer, None),
+        ];
+        let mut status = ShardStatus::default();
+        for (name, units) in [("rollout", 3), ("stranger", 1), ("idle-stranger", 0)] {
+            status.leased_by_node.insert(name.parse().expect("valid"), units);
+        }
+        let mut reads = Reads {
+            watched_for: Duration::ZERO,
+            status: Ok(status),
+            view: Ok(ControlView { nodes, ..ControlView::default() }),
+            pools: Vec::new(),
+            gone: BTreeSet::new(),
+            problems: Vec::new(),
+        };
+        let others = gather(&reads);
+        let others = others.known().expect("everything was read");
+        assert_eq!(others.instances, BTreeSet::from([InstanceId("i-2".to_owned())]));
+        let names: Vec<&str> = others.nodes.iter().map(|node| node.as_str()).collect();
+        assert_eq!(names, ["shy-trainer", "stranger"]);
+        reads.status = Err("away".to_owned());
+        assert_eq!(gather(&reads), Signal::unknown("away"));
+    }
+}

@@ -89,6 +89,10 @@ fn rollout(spec: &FleetSpec) -> Vec<String> {
     if rollout.join_at == JoinPoint::StepEnd {
         lines.push("a new replica gets work from the next update on".to_owned());
     }
+    if nodes > 1 {
+        let timeout = Written(rollout.gang_timeout);
+        lines.push(format!("a replica that lacks a node is released after {timeout}"));
+    }
     lines
 }
 

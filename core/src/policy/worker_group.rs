@@ -75,6 +75,9 @@ pub struct RolloutPolicy {
     /// `joinAt`: when a new replica gets work, `anyTime` (default) or `stepEnd`, for trainers that
     /// add engines only between two updates.
     pub join_at: JoinPoint,
+    /// `gangTimeout`: how long an EP group may lack a node before its other nodes are released.
+    /// Default 10m, 0s to 24h.
+    pub gang_timeout: Duration,
     /// `stabilizationUp`: how long more must be needed before more is ordered. Default 0s, 0s to
     /// 24h.
     pub stabilization_up: Duration,
@@ -175,6 +178,7 @@ impl RolloutPolicy {
                 .unwrap_or(default_max_steps.max(buffer_target_steps)),
             startup_estimate: read_window(rollout, "startupEstimate", Duration::from_mins(5)),
             join_at: rollout.optional("joinAt", choice()).unwrap_or_default(),
+            gang_timeout: read_window(rollout, "gangTimeout", Duration::from_mins(10)),
             stabilization_up: read_window(rollout, "stabilizationUp", Duration::ZERO),
             stabilization_down: read_window(rollout, "stabilizationDown", STABILIZATION_DOWN),
             max_changes_per_tick: rollout

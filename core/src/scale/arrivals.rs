@@ -35,6 +35,13 @@ struct Arrival {
     since: UnixMillis,
 }
 
+impl Arrival {
+    fn is_awaited(&self, now: UnixMillis) -> bool {
+        let limit = if self.state == InstanceState::Pending { LAUNCH_LIMIT } else { JOIN_LIMIT };
+        now.since(self.since) < limit
+    }
+}
+
 /// Instances of one pool that came too late.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Late {
@@ -121,10 +128,12 @@ impl Arrivals {
 
     /// Whether anything is still on its way.
     pub fn is_any_awaited(&self, now: UnixMillis) -> bool {
-        self.waiting.values().any(|arrival| match arrival.state {
-            InstanceState::Pending => now.since(arrival.since) < LAUNCH_LIMIT,
-            _ => now.since(arrival.since) < JOIN_LIMIT,
-        })
+        self.waiting.values().any(|arrival| arrival.is_awaited(now))
+    }
+
+    /// Whether anything is still on its way into this pool.
+    pub fn is_awaited_in(&self, pool: &PoolName, now: UnixMillis) -> bool {
+        self.waiting.values().any(|arrival| arrival.pool == *pool && arrival.is_awaited(now))
     }
 }
 

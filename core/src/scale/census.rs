@@ -24,6 +24,8 @@ pub(super) struct Census<'a> {
     pub pools: Vec<PoolCount<'a>>,
     /// Every replica that reported; empty when they are unknown.
     pub replicas: &'a [ReplicaView],
+    /// Nodes of one replica.
+    pub gang: u32,
     /// Where each instance is.
     places: BTreeMap<&'a InstanceId, Place>,
 }
@@ -47,6 +49,8 @@ pub(super) struct PoolCount<'a> {
     pub present: u32,
     /// Replicas among them that drain on our behalf or for others.
     pub leaving: u32,
+    /// Replicas that it can hold at all.
+    pub holds: u32,
     /// Replicas that may be added.
     pub room: u32,
     /// Replicas that may be asked to leave before the provider's own least size is met.
@@ -92,7 +96,7 @@ pub(super) fn take_census<'a>(
             places.insert(&instance.id, Place { pool, state: instance.state });
         }
     }
-    let mut census = Census { pools: Vec::new(), replicas, places };
+    let mut census = Census { pools: Vec::new(), replicas, gang: terms.gang(), places };
     let mut leaving = vec![0; sizes.len()];
     for pool in replicas.iter().filter_map(|replica| census.leaves_from(replica)) {
         leaving[pool] += 1;
@@ -122,7 +126,9 @@ impl<'a> PoolCount<'a> {
         let desired = size.desired.saturating_sub(late);
         let present = counted.min(desired);
         let limit = pool.max_nodes.min(size.limit.unwrap_or(u32::MAX));
-        let free = limit.saturating_sub(size.desired) / gang;
+        // Nodes that are no whole replica are completed by the next one.
+        let holds = limit / gang;
+        let free = holds.saturating_sub(size.desired / gang);
         let standing = memory.standing(now);
         let (promised, room) = match standing {
             Standing::Benched => (present, 0),
@@ -141,6 +147,7 @@ impl<'a> PoolCount<'a> {
             promised: promised / gang,
             present: present / gang,
             leaving,
+            holds,
             room: if is_others { 0 } else { room },
             spare: if is_others { 0 } else { spare },
             counted,

@@ -14,6 +14,7 @@ mod bench;
 mod breaker;
 mod census;
 mod demand;
+mod groups;
 mod guard;
 mod leaving;
 mod order;
@@ -51,6 +52,7 @@ use self::bench::PoolMemory;
 use self::breaker::Breaker;
 use self::census::{Census, take_census};
 use self::demand::{Demand, judge_demand, whole};
+use self::groups::PartialGroups;
 use self::guard::{RaiseGuard, RaiseLimits};
 use self::order::Bounds;
 pub(crate) use self::pace::count;
@@ -82,6 +84,7 @@ pub struct ScaleMemory {
     swap: SwapMemory,
     arrivals: Arrivals,
     breaker: Breaker,
+    groups: PartialGroups,
     /// When the last plan was made.
     planned_at: UnixMillis,
     /// Nodes of one replica, by the terms of the last plan.
@@ -102,6 +105,7 @@ impl Default for ScaleMemory {
             swap: SwapMemory::default(),
             arrivals: Arrivals::default(),
             breaker: Breaker::default(),
+            groups: PartialGroups::default(),
             planned_at: UnixMillis::default(),
             gang: 1,
         }
@@ -156,7 +160,7 @@ impl ScaleMemory {
                 self.breaker.note_launch(self.planned_at);
             }
             ActionResult::Refused(kind) => {
-                pool.note_refusal(kind, to.saturating_sub(*from) / self.gang.max(1));
+                pool.note_refusal(kind, to.saturating_sub(*from).div_ceil(self.gang.max(1)));
             }
             ActionResult::Failed => {}
         }
@@ -299,6 +303,7 @@ pub fn plan_scale(
     let may_begin = memory.breaker.open().is_none();
     memory.swap.plan(&view, may_begin, &mut actions, &mut reasons);
     leaving::discard_unjoined(terms, &census, &late, &mut actions, &mut reasons);
+    memory.groups.plan(terms, &census, &memory.arrivals, now, &mut actions, &mut reasons);
     let cancelled = actions.clone();
     leaving::retire_drained(&census, &mut actions, &mut reasons);
     drop_contradictions(&mut actions, &cancelled);
@@ -420,6 +425,10 @@ fn note_pools(
         }
         if let Some(remaining) = memory.pools.get(name).and_then(|pool| pool.comes_last(now)) {
             reasons.push(Reason::PoolReclaimed { pool: name.clone(), remaining });
+        }
+        if pool.holds == 0 {
+            let (pool, nodes_per_replica) = (name.clone(), census.gang);
+            reasons.push(CapacityReason::PoolTooSmall { pool, nodes_per_replica }.into());
         }
         let (desired, observed) = (pool.size.desired, pool.counted);
         if let Some((kind, remaining)) = benched {

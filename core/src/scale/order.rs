@@ -176,8 +176,8 @@ impl<'a> Order<'a> {
         for place in self.ordered {
             let pool = &self.census.pools[place];
             let from = pool.size.desired;
-            // Desired nodes that are no whole replica are completed by the next one.
-            let to = from + self.added[place] * gang;
+            // Nodes that are no whole replica are completed: one lost node costs one node.
+            let to = (from / gang + self.added[place]) * gang;
             actions.push(Action::Raise { pool: pool.terms.name.clone(), from, to });
         }
         reasons.extend(self.reasons);

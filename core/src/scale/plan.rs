@@ -102,6 +102,8 @@ pub enum LeaveReason {
     ScaleIn,
     /// A cheaper one has taken its place.
     Swap,
+    /// It lacks a node, and none has come in time.
+    Partial,
 }
 
 impl Action {
@@ -137,6 +139,9 @@ impl fmt::Display for Action {
             }
             Self::RequestDrain { replica, why: LeaveReason::Swap } => {
                 write!(f, "ask {replica} to drain, its replacement is ready")
+            }
+            Self::RequestDrain { replica, why: LeaveReason::Partial } => {
+                write!(f, "ask {replica} to drain, it lacks a node")
             }
             Self::Retire { replica, pool, instances, .. } => {
                 write!(f, "terminate {replica} in pool {pool}: {}", listed(instances))

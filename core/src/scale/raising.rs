@@ -31,9 +31,8 @@ pub(super) fn raise(
         let replica = replica.id.clone();
         actions.push(Action::CancelDrain { replica, request_id: request_id.to_owned() });
     }
-    let gang = terms.gang();
-    if missing > 0 && terms.pools.iter().all(|pool| pool.max_nodes < gang) {
-        reasons.push(Reason::Infeasible { nodes_per_replica: gang });
+    if missing > 0 && census.pools.iter().all(|pool| pool.holds == 0) {
+        reasons.push(Reason::Infeasible { nodes_per_replica: terms.gang() });
         return;
     }
     let missing = missing.min(bounds.most_launches);

@@ -135,7 +135,7 @@ impl SwapView<'_> {
             (None, None) => return None,
         };
         let (name, from) = (pool.terms.name.clone(), pool.size.desired);
-        let to = from + self.terms.gang();
+        let to = (from / self.terms.gang() + 1) * self.terms.gang();
         actions.push(Action::Raise { pool: name.clone(), from, to });
         reasons.push(CapacityReason::Swap { pool: name.clone(), step }.into());
         let known = self.replicas_of(&name).map(|(id, _)| id.clone()).collect();

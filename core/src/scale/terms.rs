@@ -30,6 +30,8 @@ pub struct SizingTerms {
     pub startup: Duration,
     /// Whether a new replica gets work only from the next update on.
     pub joins_at_step_end: bool,
+    /// How long an EP group may lack a node before its others are released.
+    pub gang_timeout: Duration,
     /// How long more must be needed before more is ordered.
     pub stabilization_up: Duration,
     /// How long less must be needed before a replica is drained.
@@ -91,6 +93,7 @@ impl From<&FleetPolicy> for SizingTerms {
             buffer_max_steps: rollout.buffer_max_steps,
             startup: rollout.startup_estimate,
             joins_at_step_end: rollout.join_at == JoinPoint::StepEnd,
+            gang_timeout: rollout.gang_timeout,
             stabilization_up: rollout.stabilization_up,
             stabilization_down: rollout.stabilization_down,
             max_changes_per_tick: rollout.max_changes_per_tick,

@@ -119,7 +119,9 @@ fn pools_that_are_filled_evenly_stand_together() {
         pool("c", "spot", "p5.48xlarge", "us-east-2a"),
         pool("d", "onDemand", "p5.48xlarge", "us-east-2a"),
     ];
-    let text = shortest_with(&pools.concat(), &[("pools: [here]", "pools: [a, b, c, d]")]);
+    let groups = "pools: [a, b, c, d]\n    nodesPerReplica: 2";
+    let text = shortest_with(&pools.concat(), &[("pools: [here]", groups)]);
     let words = parse(&text).expect("valid").explain();
-    assert!(words.contains("1 to 6 replicas of 1 node, pools a = b > c > d"), "{words}");
+    assert!(words.contains("1 to 6 replicas of 2 nodes, pools a = b > c > d\n"), "{words}");
+    assert!(words.contains("\n  a replica that lacks a node is released after 10m\n"), "{words}");
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{HoldKind, Reason};
+use crate::ids::ReplicaId;
 use crate::policy::PoolName;
 use crate::policy::duration::Written;
 use crate::scale::quota::QuotaFamily;
@@ -48,6 +49,24 @@ pub enum CapacityReason {
     BreakerOpen {
         /// What did not work.
         reason: BreakerReason,
+    },
+    /// No whole replica fits into a pool; the others are filled.
+    PoolTooSmall {
+        /// Which pool.
+        pool: PoolName,
+        /// Nodes of one replica.
+        nodes_per_replica: u32,
+    },
+    /// An EP group lacks a node and serves nothing.
+    PartialGroup {
+        /// Which.
+        replica: ReplicaId,
+        /// Its nodes.
+        nodes: u32,
+        /// How many it needs.
+        of: u32,
+        /// Until what is left is released.
+        remaining: Duration,
     },
     /// On-demand replicas that stand in for Spot are exchanged, one at a time.
     Swap {
@@ -128,6 +147,7 @@ impl CapacityReason {
             Self::Halved { .. } | Self::QuotaExceeded { .. } | Self::BreakerOpen { .. } => {
                 Some(HoldKind::Breaker)
             }
+            Self::PoolTooSmall { .. } | Self::PartialGroup { .. } => Some(HoldKind::Gang),
             Self::FallbackUnjudged { .. } | Self::NeverJoined { .. } | Self::Swap { .. } => None,
         }
     }
@@ -165,6 +185,16 @@ impl fmt::Display for CapacityReason {
                 "JoinFailed: instances never became nodes; until one reports, one replica at a \
                  time is tried"
             ),
+            Self::PoolTooSmall { pool, nodes_per_replica } => {
+                write!(f, "Infeasible: pool {pool} cannot hold {nodes_per_replica} nodes")
+            }
+            Self::PartialGroup { replica, nodes, of, remaining } => {
+                write!(f, "{replica} has {nodes} of {of} nodes and serves nothing: ")?;
+                match remaining.is_zero() {
+                    true => write!(f, "none has come in time"),
+                    false => write!(f, "it is completed for {} more", Written(*remaining)),
+                }
+            }
             Self::Swap { pool, step: SwapStep::Launch } => {
                 write!(
                     f,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::world::{ON_DEMAND, SPOT, World, actions};
 use crate::observation::{DrainPurpose, DrainStage, FailureKind, Signal};
-use crate::scale::{Action, ActionResult, Reason};
+use crate::scale::{ActionResult, Reason};
 use crate::time::UnixMillis;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -165,53 +165,4 @@ fn whole_zone_that_vanishes_causes_one_replan_and_no_stampede() {
     world.fail_launch(SPOT, FailureKind::Capacity, UnixMillis(77_000));
     let plan = world.plan();
     assert_eq!(actions(&plan), ["raise pool on-demand from 0 to 4"], "{plan}");
-}
-
-#[test]
-fn lost_node_of_a_replica_is_not_a_lost_replica() {
-    let mut world = World::new().with_work(16, 16, 0);
-    world.terms.nodes_per_replica = 3;
-    let mut world = world.with_replicas(SPOT, &[8, 8]);
-    world.size_mut(SPOT).instances.remove(0);
-    let plan = world.plan();
-    assert!(plan.is_settled(), "the group launches one node: {plan}");
-}
-
-#[test]
-fn replica_that_fits_nowhere_is_infeasible() {
-    let mut world = World::new().with_work(500, 0, 0);
-    world.terms.nodes_per_replica = 8;
-    for pool in &mut world.terms.pools {
-        pool.max_nodes = 6;
-    }
-    let plan = world.plan();
-    assert!(plan.is_settled(), "{plan}");
-    assert!(plan.reasons.contains(&Reason::Infeasible { nodes_per_replica: 8 }), "{plan}");
-}
-
-#[test]
-fn drain_of_an_ep_group_ends_when_the_node_that_it_lost_is_gone() {
-    let mut world = World::new().with_work(16, 16, 0).with_replicas(SPOT, &[4, 8]);
-    world.set_drain("spot-1", DrainPurpose::Reclaim, DrainStage::Drained);
-    let gone = world.size_mut(SPOT).instances.remove(0).id;
-    world.seen.gone.insert(gone);
-    let replica = world.replica_mut("spot-1");
-    replica.leased = Signal::fresh(0);
-    let mut survivor = replica.nodes[0].clone();
-    survivor.name = "survivor".parse().expect("valid");
-    survivor.instance = None;
-    let lost = &mut replica.nodes[0];
-    lost.heartbeat_age = SECOND * 60;
-    if let Some(drain) = &mut replica.drain {
-        drain.lost = vec![lost.name.clone()];
-    }
-    let lost = lost.name.clone();
-    replica.nodes.push(survivor);
-    let plan = world.plan();
-    let forget = Action::Forget {
-        replica: "spot-1".parse().expect("valid"),
-        nodes: vec![lost],
-        ends_drain: true,
-    };
-    assert!(plan.actions.contains(&forget), "{plan}");
 }

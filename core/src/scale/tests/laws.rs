@@ -105,7 +105,9 @@ proptest! {
                         let terms = world.terms.pools.iter().find(|t| t.name == *pool);
                         prop_assert!(*to <= terms.expect("exists").max_nodes, "{plan}");
                         prop_assert!(to > from, "{plan}");
-                        added += (to - from) / u32::from(world.terms.nodes_per_replica);
+                        added += (to - from).div_ceil(u32::from(world.terms.nodes_per_replica));
+                        let is_whole = to % u32::from(world.terms.nodes_per_replica) == 0;
+                        prop_assert!(is_whole, "gangs are whole: {plan}");
                     }
                     Action::CancelDrain { .. } => added += 1,
                     _ => {}

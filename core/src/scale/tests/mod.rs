@@ -2,6 +2,7 @@
 
 mod cases;
 mod cases_fallback;
+mod cases_groups;
 mod cases_joining;
 mod cases_learning;
 mod cases_pools;

@@ -65,6 +65,7 @@ impl World {
                 buffer_max_steps: 2.0,
                 startup: Duration::from_secs(120),
                 joins_at_step_end: false,
+                gang_timeout: Duration::from_secs(600),
                 stabilization_up: Duration::ZERO,
                 stabilization_down: Duration::from_secs(60),
                 max_changes_per_tick: 4,
