@@ -105,6 +105,8 @@ impl Actuator<'_> {
             LeaveReason::ScaleIn => (DrainReason::ScaleIn, "scale-in"),
             LeaveReason::Swap => (DrainReason::Swap, "swap"),
             LeaveReason::Partial => (DrainReason::ScaleIn, "partial"),
+            LeaveReason::ReservationEnds => (DrainReason::ScaleIn, "reservation"),
+            LeaveReason::Budget => (DrainReason::ScaleIn, "budget"),
         };
         let generation = self.fence.claim("drain", replica.as_str(), QUEUE_WRITE_LIMIT).await?;
         let request = DrainRequest {

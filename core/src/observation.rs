@@ -162,8 +162,8 @@ impl Observation {
     }
 }
 
-/// Nodes that are at work and belong to no replica: they run another part of the run, or hold leases
-/// without a record of their own.
+/// Nodes that are at work and belong to no replica: they run another part of the run, or hold
+/// leases without a record of their own.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OthersAtWork {
     /// Instances that told who they are.

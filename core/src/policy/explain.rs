@@ -7,6 +7,7 @@ use super::duration::Written;
 use super::kinds::Named;
 use super::pool::{Pool, Provider};
 use super::queue::Durability;
+use super::reservation::{Reservation, ReservationKind};
 use super::worker_group::{JoinPoint, ServicePolicy};
 use super::{FleetPolicy, FleetSpec, Mode};
 use crate::work::{OnDeadSlot, ResumePolicy};
@@ -254,7 +255,17 @@ fn pool(pool: &Pool) -> String {
         None => "price unknown".to_owned(),
     };
     let (name, market, most) = (&pool.name, pool.market.name(), pool.max_nodes);
-    format!("{name}: {market}{kind}{zone}, {provider}, at most {most} nodes, {price}")
+    let reserved = pool.reservation.as_ref().map(reservation).unwrap_or_default();
+    format!("{name}: {market}{kind}{zone}, {provider}, at most {most} nodes, {price}{reserved}")
+}
+
+fn reservation(reservation: &Reservation) -> String {
+    let what = match reservation.kind {
+        ReservationKind::CapacityBlock => "Capacity Block",
+        ReservationKind::OnDemand => "reservation",
+    };
+    let since = reservation.starts_at.map(|at| format!(" from {at}")).unwrap_or_default();
+    format!(", {what} {}{since}, empty by {}", reservation.id, reservation.gone_by())
 }
 
 fn goals(spec: &FleetSpec) -> Vec<String> {

@@ -63,7 +63,7 @@ impl UpdateDeadline {
 }
 
 /// A moment as RFC 3339 writes it, not before 1970.
-pub(super) struct Moment(UnixMillis);
+pub(super) struct Moment(pub(super) UnixMillis);
 
 /// A text that is not such a moment.
 #[derive(Debug, Error)]

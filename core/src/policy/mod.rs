@@ -4,8 +4,8 @@
 //! [`FleetPolicy::parse`] reports all mistakes at once, each with its line and column:
 //!
 //! 1. `located` turns the text into a tree that knows where everything stands;
-//! 2. `section`, `kinds` and `numbers` read it key by key; `queue`, `drain`, `worker_group`, `pool`
-//!    and `goal` say which keys there are, with unit, default and range;
+//! 2. `section`, `kinds` and `numbers` read it key by key; `queue`, `drain`, `worker_group`,
+//!    `pool`, `reservation` and `goal` say which keys there are, with unit, default and range;
 //! 3. `rules` and `pool_rules` compare keys with each other.
 //!
 //! Where two keys depend on each other (`renewEvery` on `lease`, `grace` on `reserve`), the default
@@ -23,6 +23,7 @@ mod pool;
 mod pool_rules;
 mod queue;
 mod report;
+mod reservation;
 mod rules;
 mod section;
 mod support;
@@ -38,10 +39,12 @@ pub use self::goal::{Budget, Mode, UpdateDeadline};
 pub use self::located::Position;
 pub use self::near::nearest;
 pub use self::pool::{
-    AutoScalingGroupName, InstanceType, Market, NameError, Pool, PoolName, Provider, Zone,
+    AutoScalingGroupName, InstanceType, Market, NameError, Pool, PoolName, Provider, ReservationId,
+    Zone,
 };
 pub use self::queue::{Durability, QueuePolicy, Stage, StalenessPolicy};
 pub use self::report::{PolicyError, PolicyErrors};
+pub use self::reservation::{Reservation, ReservationKind};
 pub use self::taint::{ExtraTaint, TaintError};
 pub use self::worker_group::{
     BufferPolicy, JoinPoint, RolloutPolicy, ServicePolicy, TrainerPolicy,

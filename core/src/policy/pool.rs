@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::kinds::{Named, Pattern, choice, text};
 use super::numbers::{decimal, number};
+use super::reservation::Reservation;
 use super::section::Section;
 
 /// Most pools; the planner is measured with 100.
@@ -61,6 +62,8 @@ pub struct Pool {
     pub max_nodes: u32,
     /// `dollarsPerNodeHour`: 0 to 10000; none is an unknown price, never a price of zero.
     pub dollars_per_node_hour: Option<f64>,
+    /// `reservation`: for `market: onDemand`; none is capacity that is bought as it comes.
+    pub reservation: Option<Reservation>,
 }
 
 /// A name that does not have the form of its kind.
@@ -146,6 +149,15 @@ name_type!(
     |text| consists_of(text, 64, |c| is_lower(c) || matches!(c, '.' | '-'))
 );
 name_type!(
+    /// The id of an EC2 Capacity Reservation; a Capacity Block has one too.
+    ReservationId,
+    "match cr-[0-9a-f]{1,32}",
+    "cr-0123456789abcdef0",
+    |text| text.strip_prefix("cr-").is_some_and(|id| {
+        consists_of(id, 32, |c| matches!(c, '0'..='9' | 'a'..='f'))
+    })
+);
+name_type!(
     /// An availability zone.
     Zone,
     "match [a-z0-9-]{1,64}",
@@ -189,7 +201,9 @@ impl Named for ProviderName {
 impl Pool {
     /// Whether two pools differ only in their zone, so that one is as good as the other.
     pub fn is_like(&self, other: &Self) -> bool {
-        self.market == other.market && self.instance_type == other.instance_type
+        let is_reserved = self.reservation.is_some() || other.reservation.is_some();
+        let is_same = self.market == other.market && self.instance_type == other.instance_type;
+        is_same && !is_reserved
     }
 
     pub(super) fn read(pool: &mut Section<'_, '_>) -> Self {
@@ -202,6 +216,7 @@ impl Pool {
             max_nodes: pool.required("maxNodes", number(1..=NODES_LIMIT)),
             dollars_per_node_hour: pool
                 .optional("dollarsPerNodeHour", decimal(0.0..=NODE_PRICE_MAX_DOLLARS, "dollars")),
+            reservation: pool.optional_section("reservation", Reservation::read),
         }
     }
 }

@@ -6,13 +6,14 @@ use super::FleetSpec;
 use super::near::nearest;
 use super::pool::{Market, Pool, PoolName, Provider};
 use super::report::Report;
-use super::rules::scaled_roles;
+use super::rules::{ROLLOUT, ScaledRole, scaled_roles};
 use super::worker_group::{BUFFER_OFF_SPOT, TRAINER_OFF_SPOT};
 
 /// Asks every rule about pools. The first complaint about a path is the only one, so the order is
 /// from what explains most to what explains least.
 pub(super) fn check(spec: &FleetSpec, report: &mut Report) {
     pools_are_distinct(spec, report);
+    reservations_hold_for_a_time(spec, report);
     roles_name_defined_pools(spec, report);
     trainer_and_buffer_stay_off_spot(spec, report);
     roles_share_no_pool(spec, report);
@@ -37,6 +38,22 @@ fn pools_are_distinct(spec: &FleetSpec, report: &mut Report) {
         let (path, first_path) = (pool_path(index, key), pool_path(first, key));
         report.demand(first == index, &path, &[&first_path], || {
             format!("must be a group of its own, got \"{group}\" as in spec.pools[{first}]")
+        });
+    }
+}
+
+/// Spot cannot be reserved, and what is reserved has a beginning before its end.
+fn reservations_hold_for_a_time(spec: &FleetSpec, report: &mut Report) {
+    for (index, pool) in spec.pools.iter().enumerate() {
+        let Some(reservation) = &pool.reservation else { continue };
+        let (path, market) = (pool_path(index, "reservation"), pool_path(index, "market"));
+        report.demand(pool.market == Market::OnDemand, &path, &[&market], || {
+            "is for market: onDemand only, got spot".to_owned()
+        });
+        let Some(starts_at) = reservation.starts_at else { continue };
+        let (ends, starts) = (format!("{path}.endsAt"), format!("{path}.startsAt"));
+        report.demand(starts_at < reservation.gone_by(), &ends, &[&starts], || {
+            format!("must leave time to work in after startsAt ({starts_at})")
         });
     }
 }
@@ -168,26 +185,46 @@ fn budget_pays_for_the_minimum(spec: &FleetSpec, report: &mut Report) {
             unpriced.join(", ")
         )
     });
-    let least = least_dollars_per_hour(spec);
+    let least = least_dollars_per_hour(spec).unwrap_or(0.0);
     report.demand(budget.dollars_per_hour >= least, path, &paths, || {
         let got = budget.dollars_per_hour;
         format!("must be at least {least:.2}, the cost of the smallest fleet allowed, got {got}")
     });
 }
 
-/// The cost of every minimum in its cheapest pool, and of the smallest trainer.
-fn least_dollars_per_hour(spec: &FleetSpec) -> f64 {
-    let price = |name: &PoolName| spec.pool(name).and_then(|pool| pool.dollars_per_node_hour);
-    let replicas: f64 = scaled_roles(spec)
-        .iter()
-        .map(|role| {
-            let cheapest = role.pools.iter().filter_map(price).reduce(f64::min).unwrap_or(0.0);
-            f64::from(role.min_replicas) * f64::from(role.nodes_per_replica) * cheapest
-        })
-        .sum();
-    let trainer_nodes = spec.trainer.legal_sizes.first().copied().unwrap_or(0);
-    let trainer_price = spec.trainer.pool.as_ref().and_then(price).unwrap_or(0.0);
-    replicas + f64::from(trainer_nodes) * trainer_price
+/// The cost of every minimum in its cheapest pool, and of the smallest trainer; `None` while a
+/// price is unknown.
+fn least_dollars_per_hour(spec: &FleetSpec) -> Option<f64> {
+    let rollout = scaled_roles(spec).into_iter().find(|role| role.name == ROLLOUT);
+    let rollout = rollout.map_or(Some(0.0), |role| least_of_role(spec, &role));
+    Some(rollout? + spec.least_dollars_per_hour_of_others()?)
+}
+
+fn least_of_role(spec: &FleetSpec, role: &ScaledRole<'_>) -> Option<f64> {
+    let prices = role.pools.iter().map(|name| spec.pool(name)?.dollars_per_node_hour);
+    let cheapest = prices.reduce(|a, b| Some(a?.min(b?))).unwrap_or(Some(0.0))?;
+    Some(f64::from(role.min_replicas) * f64::from(role.nodes_per_replica) * cheapest)
+}
+
+impl FleetSpec {
+    /// What all worker groups but the rollouts cost at least, in dollars per hour: the trainer with
+    /// its smallest legal size, reward and environment with their minimum in their cheapest pool,
+    /// the buffer with all nodes of its pool. `None` while a price is unknown.
+    pub fn least_dollars_per_hour_of_others(&self) -> Option<f64> {
+        let services = scaled_roles(self).into_iter().filter(|role| role.name != ROLLOUT);
+        let services: Option<f64> = services.map(|role| least_of_role(self, &role)).sum();
+        let nodes = self.trainer.legal_sizes.first().copied().unwrap_or(0);
+        let buffer = self.buffer.pool.as_ref().and_then(|name| self.pool(name));
+        let fixed = [
+            (self.trainer.pool.as_ref().and_then(|name| self.pool(name)), nodes),
+            (buffer, buffer.map_or(0, |pool| pool.max_nodes)),
+        ];
+        let fixed = fixed.into_iter().map(|(pool, nodes)| match pool {
+            Some(pool) => Some(pool.dollars_per_node_hour? * f64::from(nodes)),
+            None => Some(0.0),
+        });
+        Some(services? + fixed.sum::<Option<f64>>()?)
+    }
 }
 
 /// Every place that names a pool, with its path.

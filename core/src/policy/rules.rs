@@ -148,10 +148,13 @@ impl ScaledRole<'_> {
     }
 }
 
+/// What the rollout group is called.
+pub(super) const ROLLOUT: &str = "rollout";
+
 /// The worker groups that are sized between two bounds.
 pub(super) fn scaled_roles(spec: &FleetSpec) -> Vec<ScaledRole<'_>> {
     let rollout = ScaledRole {
-        name: "rollout",
+        name: ROLLOUT,
         min_replicas: spec.rollout.min_replicas,
         max_replicas: spec.rollout.max_replicas,
         nodes_per_replica: u32::from(spec.rollout.nodes_per_replica),

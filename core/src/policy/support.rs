@@ -26,8 +26,6 @@ impl FleetPolicy {
     /// Keys that were set, are valid, and do nothing in this version.
     pub fn not_in_force(&self) -> Vec<&'static str> {
         let set = [
-            ("spec.budget", self.budget.is_some()),
-            ("spec.deadline", self.deadline.is_some()),
             ("spec.environment", self.environment.is_some()),
             ("spec.trainer.legalSizes", !self.trainer.legal_sizes.is_empty()),
         ];

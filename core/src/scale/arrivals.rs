@@ -1,9 +1,9 @@
 //! Instances that are on their way to become nodes, and those that never do.
 //!
 //! An instance waits from the moment it shows in its pool until its node reports. One that stays on
-//! its way in for longer than a launch may take is stuck and no longer counted on; one that has been
-//! in service for [`JOIN_LIMIT`] without a word never joined. While the records cannot be read,
-//! nobody knows who reported: that time does not count.
+//! its way in for longer than a launch may take is stuck and no longer counted on; one that has
+//! been in service for [`JOIN_LIMIT`] without a word never joined. While the records cannot be
+//! read, nobody knows who reported: that time does not count.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::observation::{InstanceId, InstanceState, InstanceView, Observation};
 use crate::policy::PoolName;
 use crate::time::UnixMillis;
 
-/// How long an instance in service may stay without a report of its node (Cluster Autoscaler's limit
-/// for nodes that do not register).
+/// How long an instance in service may stay without a report of its node (Cluster Autoscaler's
+/// limit for nodes that do not register).
 pub(super) const JOIN_LIMIT: Duration = Duration::from_secs(900);
 
 /// Instances whose nodes have not reported.

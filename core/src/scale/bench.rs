@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use super::pace::count;
+use super::reserved::Tenure;
 use super::writer::WriterMemory;
 use crate::observation::{FailureKind, PoolView};
 use crate::time::UnixMillis;
@@ -63,6 +64,8 @@ pub(super) struct PoolMemory {
     last_until: Option<UnixMillis>,
     /// Who else writes its size.
     pub writer: WriterMemory,
+    /// How far it is in the time for which it is reserved.
+    pub tenure: Tenure,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

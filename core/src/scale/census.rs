@@ -10,6 +10,7 @@ use super::arrivals::Late;
 use super::bench::{PoolMemory, Standing};
 use super::demand::whole;
 use super::reason::Reason;
+use super::reserved::Tenure;
 use super::terms::{PoolTerms, SizingTerms};
 use crate::observation::{
     DrainPurpose, InstanceId, InstanceState, Observation, PoolSize, ReplicaView,
@@ -65,6 +66,8 @@ pub(super) struct PoolCount<'a> {
     pub halved: Option<u32>,
     /// Replicas lost lately.
     pub losses: u32,
+    /// How far it is in the time for which it is reserved.
+    pub tenure: Tenure,
 }
 
 /// Counts; the reasons when a size is unknown.
@@ -140,7 +143,13 @@ impl<'a> PoolCount<'a> {
             Standing::Free => (desired, free.min(memory.halved().unwrap_or(u32::MAX))),
         };
         let spare = (size.desired.saturating_sub(size.floor) / gang).saturating_sub(leaving);
-        let is_others = memory.writer.is_left_alone(now);
+        let tenure = memory.tenure;
+        let promised = match tenure {
+            Tenure::Open => promised,
+            Tenure::NotBegun { .. } | Tenure::Ending { .. } => present,
+        };
+        let may_order = tenure == Tenure::Open && !memory.writer.is_left_alone(now);
+        let may_lower = !tenure.is_ending() && !memory.writer.is_left_alone(now);
         Self {
             terms: pool,
             size,
@@ -148,28 +157,42 @@ impl<'a> PoolCount<'a> {
             present: present / gang,
             leaving,
             holds,
-            room: if is_others { 0 } else { room },
-            spare: if is_others { 0 } else { spare },
+            room: if may_order { room } else { 0 },
+            spare: if may_lower { spare } else { 0 },
             counted,
             comes_last: memory.comes_last(now).is_some(),
             has_failed: standing != Standing::Free,
             halved: memory.halved(),
             losses: whole(memory.losses().round()) / gang,
+            tenure,
         }
     }
 }
 
 impl PoolCount<'_> {
-    /// Replicas that run or will, those on their way out left out.
+    /// Replicas that run or will, those on their way out and those of a pool that ends left out.
     pub fn running_promised(&self) -> u32 {
-        self.promised.saturating_sub(self.leaving)
+        match self.tenure.is_ending() {
+            true => 0,
+            false => self.promised.saturating_sub(self.leaving),
+        }
+    }
+
+    /// Replicas that are there, those on their way out left out.
+    pub fn staying(&self) -> u32 {
+        self.present.saturating_sub(self.leaving)
     }
 }
 
 impl Census<'_> {
-    /// Replicas that run or will, those on their way out left out.
+    /// Replicas that run or will, those on their way out and those of pools that end left out.
     pub fn running_promised(&self) -> u32 {
         self.pools.iter().map(PoolCount::running_promised).sum()
+    }
+
+    /// Replicas of pools that end, as long as they are not on their way out.
+    pub fn running_ending(&self) -> u32 {
+        self.pools.iter().filter(|pool| pool.tenure.is_ending()).map(PoolCount::staying).sum()
     }
 
     /// Whether the pool at this place stands in for Spot: on-demand, after a Spot pool in the order
@@ -182,7 +205,13 @@ impl Census<'_> {
 
     /// Replicas that are there and stay.
     pub fn running_present(&self) -> u32 {
-        self.pools.iter().map(|pool| pool.present.saturating_sub(pool.leaving)).sum()
+        self.pools.iter().filter(|pool| !pool.tenure.is_ending()).map(PoolCount::staying).sum()
+    }
+
+    /// Whether the replica belongs to a pool that ends.
+    pub fn is_ending(&self, replica: &ReplicaView) -> bool {
+        let pool = self.pools.get(self.rank(replica.pool.as_ref()));
+        pool.is_some_and(|pool| pool.tenure.is_ending())
     }
 
     /// The pool in which a replica on its way out still counts with all its instances.

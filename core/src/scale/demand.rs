@@ -39,6 +39,9 @@ const WISH_MAX: u32 = 1_000_000;
 pub(super) struct Demand {
     /// Replicas, before minimum and maximum.
     pub wish: u32,
+    /// Most replicas that the work at hand would occupy, if the run had a reason to be faster; none
+    /// while more would be of no use.
+    pub useful: u32,
     /// Whether the wish may lower the fleet and enters the stabilisation window.
     pub is_firm: bool,
     /// Why.
@@ -58,21 +61,21 @@ pub(super) fn judge_demand(
     let phase = observation.trainer.known().map(|trainer| trainer.phase);
     if phase == Some(TrainerPhase::Done) {
         reasons.push(Reason::RunEnded);
-        return Demand { wish: 0, is_firm: reasons.len() == 1, reasons };
+        return Demand { wish: 0, useful: 0, is_firm: reasons.len() == 1, reasons };
     }
     let is_known = reasons.is_empty();
     let step = Step::of(terms, observation, progress);
-    let wish = judge_buffer(terms, observation, pace, &step, running, &mut reasons);
+    let (wish, useful) = judge_buffer(terms, observation, pace, &step, running, &mut reasons);
     if !is_known {
-        return Demand { wish: wish.max(running), is_firm: false, reasons };
+        return Demand { wish: wish.max(running), useful: 0, is_firm: false, reasons };
     }
     if is_sync && running > 0 {
         let is_long = pace.sync_for() > terms.startup;
         reasons.push(Reason::WeightSync { lasted: pace.sync_for() });
         let wish = if is_long { wish.max(running) } else { running };
-        return Demand { wish, is_firm: false, reasons };
+        return Demand { wish, useful: 0, is_firm: false, reasons };
     }
-    Demand { wish, is_firm: true, reasons }
+    Demand { wish, useful, is_firm: true, reasons }
 }
 
 fn unknown_signals(observation: &Observation) -> Vec<Reason> {
@@ -87,6 +90,7 @@ fn unknown_signals(observation: &Observation) -> Vec<Reason> {
     unknown.map(|(signal, why)| Reason::SignalUnknown { signal, why }).collect()
 }
 
+/// The wish, and how many replicas would be of use.
 fn judge_buffer(
     terms: &SizingTerms,
     observation: &Observation,
@@ -94,10 +98,10 @@ fn judge_buffer(
     step: &Step,
     running: u32,
     reasons: &mut Vec<Reason>,
-) -> u32 {
+) -> (u32, u32) {
     let by_work = replicas_for_work(terms, observation, step, reasons);
     let measured = pace.measured();
-    let Some(stock) = step.stock else { return by_work };
+    let Some(stock) = step.stock else { return (by_work, 0) };
     let buffered = count(stock.total());
     let each = f64::from(samples_per_replica(terms, observation));
     let needs =
@@ -107,17 +111,17 @@ fn judge_buffer(
         reasons.push(Reason::BufferFull { stock, max: whole(max.ceil()) });
         let by_pace = needs(buffered - target).map_or(0, |needed| whole(needed.floor()));
         note_pace(measured, by_pace, reasons);
-        return by_pace.min(by_work);
+        return (by_pace.min(by_work), 0);
     }
     if buffered >= target {
         reasons.push(Reason::BufferInBand { stock, target: whole(target.ceil()) });
         let Some(needed) = needs(buffered - target) else {
             reasons.push(Reason::PaceUnmeasured);
-            return running;
+            return (running, by_work);
         };
         let by_pace = settled(needed, running);
         note_pace(measured, by_pace, reasons);
-        return by_pace.min(by_work.max(running));
+        return (by_pace.min(by_work.max(running)), by_work);
     }
     reasons.push(Reason::BufferLow { stock, target: whole(target.ceil()) });
     let is_work_known =
@@ -134,7 +138,7 @@ fn judge_buffer(
     if wish < least && observation.ready.known() == Some(&0) {
         reasons.push(Reason::ZeroIsNoProof);
     }
-    wish.max(least)
+    (wish.max(least), by_work)
 }
 
 /// Whole replicas for what is needed, when so many run: one more at once, one less only with some

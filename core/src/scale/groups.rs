@@ -1,7 +1,7 @@
 //! EP groups that lack a node.
 //!
-//! Such a group serves nothing and counts as no capacity. Its pool completes it, with one node; when
-//! that takes longer than `rollout.gangTimeout` the nodes that are left are released: a whole group
+//! Such a group serves nothing and counts as no capacity. Its pool completes it, with one node;
+//! when that takes longer than `rollout.gangTimeout` the nodes that are left are released: a whole group
 //! is ordered elsewhere, and waiting nodes cost as much as working ones.
 
 use std::collections::BTreeMap;
@@ -49,7 +49,8 @@ impl PartialGroups {
             );
             let is_being_completed =
                 replica.pool.as_ref().is_some_and(|pool| arrivals.is_awaited_in(pool, now));
-            let is_free = replica.drain.is_none() && !replica.has_notice;
+            let is_asked = actions.iter().any(|action| action.asks_to_drain(&replica.id));
+            let is_free = replica.drain.is_none() && !replica.has_notice && !is_asked;
             if remaining.is_zero() && !is_being_completed && is_free && left > 0 {
                 left -= 1;
                 actions.push(Action::RequestDrain { replica: id, why: LeaveReason::Partial });

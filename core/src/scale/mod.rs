@@ -13,16 +13,20 @@ mod arrivals;
 mod bench;
 mod breaker;
 mod census;
+mod deadline;
 mod demand;
 mod groups;
 mod guard;
 mod leaving;
+mod memory;
 mod order;
 mod pace;
 mod plan;
 mod quota;
 mod raising;
 mod reason;
+mod reserved;
+mod spending;
 mod startup;
 mod stock;
 mod swap;
@@ -34,9 +38,8 @@ mod value;
 mod window;
 mod writer;
 
-use std::collections::{BTreeMap, BTreeSet};
-
 pub use self::leaving::SILENCE_LIMIT;
+pub use self::memory::ScaleMemory;
 pub use self::pace::{MeasuredPace, Pace};
 pub use self::plan::{Action, ActionResult, LeaveReason, ScalePlan};
 pub use self::quota::QuotaFamily;
@@ -45,200 +48,17 @@ pub use self::reason::{
 };
 pub use self::startup::StartupMemory;
 pub use self::stock::Stock;
-pub use self::terms::{PoolTerms, SizingTerms};
+pub use self::terms::{BudgetTerms, PoolTerms, SizingTerms};
 
-use self::arrivals::{Arrivals, Late};
-use self::bench::PoolMemory;
-use self::breaker::Breaker;
 use self::census::{Census, take_census};
 use self::demand::{Demand, judge_demand, whole};
-use self::groups::PartialGroups;
-use self::guard::{RaiseGuard, RaiseLimits};
+use self::guard::RaiseLimits;
 use self::order::Bounds;
 pub(crate) use self::pace::count;
 use self::quota::share_refusals;
-use self::swap::{SwapMemory, SwapView};
-use self::value::UpdateCost;
-use self::window::{Keep, WishWindow};
-use self::writer::WriterMemory;
-use crate::bottleneck::{Bottleneck, IterationClock, judge_bottleneck};
-use crate::observation::{FailureKind, InstanceId, Observation};
-use crate::policy::PoolName;
-use crate::time::UnixMillis;
-
-/// Share of the starts that are over within the time that is planned with.
-const STARTUP_SHARE: f64 = 0.9;
-
-/// What one plan hands to the next.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ScaleMemory {
-    pace: Pace,
-    iteration: IterationClock,
-    startup: StartupMemory,
-    guard: RaiseGuard,
-    pools: BTreeMap<PoolName, PoolMemory>,
-    highest: WishWindow,
-    lowest: WishWindow,
-    /// Instances that AWS takes, as far as they were taken note of.
-    reclaimed: BTreeSet<InstanceId>,
-    swap: SwapMemory,
-    arrivals: Arrivals,
-    breaker: Breaker,
-    groups: PartialGroups,
-    /// When the last plan was made.
-    planned_at: UnixMillis,
-    /// Nodes of one replica, by the terms of the last plan.
-    gang: u32,
-}
-
-impl Default for ScaleMemory {
-    fn default() -> Self {
-        Self {
-            pace: Pace::default(),
-            iteration: IterationClock::default(),
-            startup: StartupMemory::default(),
-            guard: RaiseGuard::default(),
-            pools: BTreeMap::new(),
-            highest: WishWindow::new(Keep::Largest),
-            lowest: WishWindow::new(Keep::Smallest),
-            reclaimed: BTreeSet::new(),
-            swap: SwapMemory::default(),
-            arrivals: Arrivals::default(),
-            breaker: Breaker::default(),
-            groups: PartialGroups::default(),
-            planned_at: UnixMillis::default(),
-            gang: 1,
-        }
-    }
-}
-
-impl ScaleMemory {
-    /// The measured pace so far.
-    pub fn pace(&self) -> &Pace {
-        &self.pace
-    }
-
-    /// The measured starts so far.
-    pub fn startup(&self) -> &StartupMemory {
-        &self.startup
-    }
-
-    /// Why each pool is left out, as of `now`.
-    pub fn benched(&self, now: UnixMillis) -> impl Iterator<Item = (&PoolName, FailureKind)> {
-        self.pools
-            .iter()
-            .filter_map(move |(name, pool)| pool.benched(now).map(|(kind, _)| (name, kind)))
-    }
-
-    /// Why nothing more is launched, if so.
-    pub fn breaker(&self) -> Option<BreakerReason> {
-        self.breaker.open()
-    }
-
-    /// Takes note of what became of an action, so that a size that somebody else set is told
-    /// from one that was asked for here, and less is asked for where more was refused.
-    pub fn note_outcome(&mut self, action: &Action, result: ActionResult) {
-        let is_done = result == ActionResult::Done;
-        if is_done {
-            self.swap.note_done(action);
-        }
-        let (name, asked) = match action {
-            Action::Raise { pool, to, .. } => (pool, Some(*to)),
-            Action::Retire { pool, instances, .. } | Action::Discard { pool, instances } => {
-                let fewer = u32::try_from(instances.len()).unwrap_or(u32::MAX);
-                let before = self.pools.get(pool).and_then(|pool| pool.writer.asked());
-                (pool, before.map(|before| before.saturating_sub(fewer)))
-            }
-            _ => return,
-        };
-        let pool = self.pools.entry(name.clone()).or_default();
-        pool.writer.note_asked(asked.filter(|_| is_done));
-        let Action::Raise { from, to, .. } = action else { return };
-        match result {
-            ActionResult::Done => {
-                pool.note_granted();
-                self.breaker.note_launch(self.planned_at);
-            }
-            ActionResult::Refused(kind) => {
-                pool.note_refusal(kind, to.saturating_sub(*from).div_ceil(self.gang.max(1)));
-            }
-            ActionResult::Failed => {}
-        }
-    }
-
-    /// Forgets what was asked for here: while another controller leads, every size is its.
-    pub fn forget_writes(&mut self) {
-        for pool in self.pools.values_mut() {
-            pool.writer = WriterMemory::default();
-        }
-        self.swap = SwapMemory::default();
-    }
-
-    /// Takes in what the iteration and the starts look like, and judges what limits the run.
-    fn look_at_run(&mut self, terms: &SizingTerms, observation: &Observation) -> Bottleneck {
-        self.startup.note(observation);
-        self.iteration = self.iteration.advance(observation, terms.concurrency_per_replica);
-        let progress = self.iteration.update_progress();
-        let is_filled = demand::is_buffer_filled(terms, observation, progress);
-        judge_bottleneck(&self.iteration.phases(terms.max_lag > 0, is_filled))
-    }
-
-    /// The terms with what has been measured in the place of what the policy estimates.
-    fn learned(&self, terms: &SizingTerms) -> SizingTerms {
-        let startup = self.startup.percentile(STARTUP_SHARE).unwrap_or(terms.startup);
-        SizingTerms { startup, ..terms.clone() }
-    }
-
-    fn look_at_pools(&mut self, observation: &Observation) {
-        for view in &observation.pools {
-            let next = self.pools.entry(view.name.clone()).or_default();
-            *next = next.advance(view, observation.now);
-        }
-        self.pools.retain(|name, _| observation.pools.iter().any(|view| view.name == *name));
-        self.look_for_reclaims(observation);
-    }
-
-    /// Which instances came too late, and what that says about pools and launches.
-    fn look_at_arrivals(
-        &mut self,
-        terms: &SizingTerms,
-        observation: &Observation,
-    ) -> BTreeMap<PoolName, Late> {
-        let now = observation.now;
-        self.arrivals = self.arrivals.advance(observation);
-        let late = self.arrivals.late(now);
-        for (name, pool) in &mut self.pools {
-            pool.note_stuck(late.get(name).map_or(0, |late| late.stuck.len()), now);
-        }
-        let unjoined = late.values().map(|late| late.never_joined.len()).sum();
-        self.breaker.look(self.arrivals.joins(), unjoined, terms.startup, now);
-        late
-    }
-
-    fn most_launches(&self, terms: &SizingTerms, running: u32) -> u32 {
-        let is_any_awaited = self.arrivals.is_any_awaited(self.planned_at);
-        self.breaker.most_launches(is_any_awaited, running, terms.clamp(0), self.planned_at)
-    }
-
-    /// Each instance that AWS takes counts against its pool once. Replicas that are unknown say
-    /// nothing.
-    fn look_for_reclaims(&mut self, observation: &Observation) {
-        let Some(replicas) = observation.replicas.known() else { return };
-        let mut counted = BTreeSet::new();
-        for replica in replicas {
-            let reclaimed = replica.nodes.iter().filter(|node| node.is_reclaimed);
-            for instance in reclaimed.filter_map(|node| node.instance.clone()) {
-                if !self.reclaimed.contains(&instance) {
-                    let pool = replica.pool.as_ref().and_then(|name| self.pools.get_mut(name));
-                    let Some(pool) = pool else { continue };
-                    pool.note_reclaim(observation.now);
-                }
-                counted.insert(instance);
-            }
-        }
-        self.reclaimed = counted;
-    }
-}
+use self::swap::SwapView;
+use self::value::{UpdateCost, UpdateTime};
+use crate::observation::Observation;
 
 /// Sizes of one plan on its way from demand to actions.
 struct Sizes {
@@ -261,6 +81,8 @@ pub fn plan_scale(
     let bottleneck = memory.look_at_run(terms, observation);
     let terms = &memory.learned(terms);
     (memory.gang, memory.planned_at) = (terms.gang(), observation.now);
+    memory.schedule = memory.schedule.advance(terms.deadline, observation);
+    memory.look_at_reservations(terms, observation.now);
     let late = memory.look_at_arrivals(terms, observation);
     let quotas = share_refusals(terms, &mut memory.pools);
     let is_sync = sync::is_spreading(observation, &memory.startup);
@@ -277,9 +99,15 @@ pub fn plan_scale(
     // What runs only until a swap is over is no reason to keep as many.
     let surge = memory.swap.surge(running);
     let settled = running.saturating_sub(surge);
+    // What is ordered elsewhere because a reservation ends runs beside what it replaces.
+    let with_ending = settled.saturating_add(census.running_ending());
+    let settled = settled.max(memory.desired.min(with_ending));
     let progress = memory.iteration.update_progress();
-    let Demand { wish, is_firm, mut reasons } =
+    let Demand { wish, useful, is_firm, mut reasons } =
         judge_demand(terms, observation, &memory.pace, progress, is_sync, settled);
+    let time = UpdateTime::of(terms, observation, &memory.pace);
+    let urgency = memory.schedule.judge(terms, time, wish.max(settled), observation.now);
+    let wish = urgency.raise(wish, useful, &mut reasons);
     memory.pace = memory.pace.advance(observation, is_sync, is_firm);
     let mut sizes = stabilize(terms, &mut memory, &census, wish, is_firm, &mut reasons);
     let step_remaining = memory.iteration.step_remaining(observation.now);
@@ -290,7 +118,8 @@ pub fn plan_scale(
     leaving::forget_gone(&census, observation, &mut actions);
     if running < sizes.raise_to {
         let bounds = Bounds {
-            cost: UpdateCost::of(terms, observation, &memory.pace),
+            cost: UpdateCost::of(terms, time),
+            hurry: urgency.hurry,
             most_launches: memory.most_launches(terms, running),
         };
         let missing = sizes.raise_to - running;
@@ -300,8 +129,10 @@ pub fn plan_scale(
     }
     let (pools, now) = (&memory.pools, observation.now);
     let view = SwapView { terms, census: &census, pools, sizes: &sizes, now };
-    let may_begin = memory.breaker.open().is_none();
+    let may_begin = memory.breaker.open().is_none() && !urgency.is_tight;
     memory.swap.plan(&view, may_begin, &mut actions, &mut reasons);
+    reserved::leave_ending(&census, &mut actions, &mut reasons);
+    spending::drain_unpaid(terms, &census, &mut actions, &mut reasons);
     leaving::discard_unjoined(terms, &census, &late, &mut actions, &mut reasons);
     memory.groups.plan(terms, &census, &memory.arrivals, now, &mut actions, &mut reasons);
     let cancelled = actions.clone();
@@ -316,6 +147,7 @@ pub fn plan_scale(
         let reason = CapacityReason::QuotaExceeded { family, remaining };
         (!remaining.is_zero()).then_some(Reason::Capacity(reason))
     }));
+    memory.desired = sizes.desired;
     ScalePlan {
         running: Some(running),
         wish: Some(wish),

@@ -9,6 +9,7 @@
 use super::census::{Census, PoolCount};
 use super::plan::Action;
 use super::reason::{CapacityReason, Reason, Unjudged};
+use super::spending::Spending;
 use super::terms::SizingTerms;
 use super::value::{UpdateCost, replica_price};
 use crate::observation::ReplicaView;
@@ -17,6 +18,8 @@ use crate::observation::ReplicaView;
 pub(super) struct Bounds {
     /// What an update costs, or why nobody can tell.
     pub cost: Result<UpdateCost, Unjudged>,
+    /// Why on-demand is bought whatever it costs, if so.
+    pub hurry: Option<Reason>,
     /// Most replicas that may be launched now.
     pub most_launches: u32,
 }
@@ -33,6 +36,7 @@ pub(super) struct Order<'a> {
     ordered: Vec<usize>,
     /// What will run, in dollars per hour.
     dollars_per_hour: Result<f64, Unjudged>,
+    spending: Spending,
     /// Replicas that have room and are not ordered.
     withheld: u32,
     reasons: Vec<Reason>,
@@ -56,17 +60,22 @@ impl<'a> Order<'a> {
             added,
             ordered,
             dollars_per_hour,
+            spending: Spending::of(terms, census),
             withheld: 0,
             reasons,
         }
     }
 
-    /// A replica that drains no more.
-    pub fn keep(&mut self, replica: &ReplicaView) {
+    /// Counts a replica that drains no more, unless it could not be paid.
+    pub fn keep(&mut self, replica: &ReplicaView) -> bool {
         let place = self.census.rank(replica.pool.as_ref());
-        if place < self.running.len() {
+        let Some(pool) = self.census.pools.get(place) else { return true };
+        let is_paid = self.spending.affords_to_keep(self.terms, pool);
+        if is_paid {
+            self.spending.keep(self.terms, pool);
             self.count(place);
         }
+        is_paid
     }
 
     /// Orders up to `missing` replicas.
@@ -106,33 +115,35 @@ impl<'a> Order<'a> {
         while placed < wanted {
             let Some(place) = self.best(group) else { break };
             if is_fallback && !self.is_worth(place) {
+                let reason = CapacityReason::FallbackLimited { wanted, allowed: placed };
+                self.reasons.push(reason.into());
                 break;
             }
             self.add(place);
             placed += 1;
         }
-        if is_fallback && placed < wanted {
-            self.withheld += wanted - placed;
-            let reason = CapacityReason::FallbackLimited { wanted, allowed: placed };
-            self.reasons.push(reason.into());
-        }
+        self.withheld += wanted - placed;
         placed
     }
 
-    /// The pool of a group that the next replica goes to, when one has room.
-    fn best(&self, group: &[usize]) -> Option<usize> {
+    /// The pool of a group that the next replica goes to, when one has room and can be paid.
+    fn best(&mut self, group: &[usize]) -> Option<usize> {
         let has_room = |place: &&usize| self.added[**place] < self.census.pools[**place].room;
+        let places: Vec<usize> = group.iter().filter(has_room).copied().collect();
+        let (terms, pools) = (self.terms, &self.census.pools);
+        let is_paid = |place: &usize| self.spending.affords(terms, &pools[*place]);
+        let places: Vec<usize> = places.into_iter().filter(is_paid).collect();
         let rank = |place: &usize| {
             let pool = &self.census.pools[*place];
             let burden = self.running[*place].saturating_add(pool.losses);
             let price = pool.terms.dollars_per_node_hour.unwrap_or(f64::INFINITY);
             (pool.has_failed, burden, price)
         };
-        let order = |a: &&usize, b: &&usize| {
+        let order = |a: &usize, b: &usize| {
             let (a, b) = (rank(a), rank(b));
             (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2))
         };
-        group.iter().filter(has_room).min_by(order).copied()
+        places.into_iter().min_by(order)
     }
 
     /// Whether one more replica of an on-demand pool lowers the cost of an update. What the minimum
@@ -140,6 +151,12 @@ impl<'a> Order<'a> {
     fn is_worth(&mut self, place: usize) -> bool {
         let running = self.running.iter().sum::<u32>();
         if running < self.terms.clamp(0) {
+            return true;
+        }
+        if let Some(hurry) = &self.bounds.hurry {
+            if !self.reasons.contains(hurry) {
+                self.reasons.push(hurry.clone());
+            }
             return true;
         }
         let worth = self.bounds.cost.clone().and_then(|cost| {
@@ -160,6 +177,7 @@ impl<'a> Order<'a> {
             self.ordered.push(place);
         }
         self.added[place] += 1;
+        self.spending.launch(self.terms, &self.census.pools[place]);
         self.count(place);
     }
 
@@ -181,6 +199,7 @@ impl<'a> Order<'a> {
             actions.push(Action::Raise { pool: pool.terms.name.clone(), from, to });
         }
         reasons.extend(self.reasons);
+        reasons.extend(self.spending.reason());
         let ordered = self.added.iter().sum::<u32>();
         let missing = missing.saturating_sub(ordered).saturating_sub(self.withheld);
         if missing > 0 {

@@ -104,6 +104,10 @@ pub enum LeaveReason {
     Swap,
     /// It lacks a node, and none has come in time.
     Partial,
+    /// The reservation of its pool ends.
+    ReservationEnds,
+    /// More runs than the budget pays.
+    Budget,
 }
 
 impl Action {
@@ -127,6 +131,11 @@ impl Action {
     pub fn is_decision(&self) -> bool {
         matches!(self, Self::CancelDrain { .. } | Self::Raise { .. } | Self::RequestDrain { .. })
     }
+
+    /// Whether this asks the replica to drain.
+    pub(super) fn asks_to_drain(&self, replica: &ReplicaId) -> bool {
+        matches!(self, Self::RequestDrain { replica: asked, .. } if asked == replica)
+    }
 }
 
 impl fmt::Display for Action {
@@ -142,6 +151,12 @@ impl fmt::Display for Action {
             }
             Self::RequestDrain { replica, why: LeaveReason::Partial } => {
                 write!(f, "ask {replica} to drain, it lacks a node")
+            }
+            Self::RequestDrain { replica, why: LeaveReason::ReservationEnds } => {
+                write!(f, "ask {replica} to drain, its reservation ends")
+            }
+            Self::RequestDrain { replica, why: LeaveReason::Budget } => {
+                write!(f, "ask {replica} to drain, the budget does not pay for it")
             }
             Self::Retire { replica, pool, instances, .. } => {
                 write!(f, "terminate {replica} in pool {pool}: {}", listed(instances))

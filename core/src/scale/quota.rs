@@ -10,7 +10,7 @@ use std::fmt;
 
 use super::bench::PoolMemory;
 use super::terms::{PoolTerms, SizingTerms};
-use crate::policy::{Market, PoolName};
+use crate::policy::{Market, PoolName, ReservationKind};
 use crate::time::UnixMillis;
 
 /// What shares one quota.
@@ -48,7 +48,12 @@ impl QuotaFamily {
         Some(Self { market, class, generation })
     }
 
+    /// The quota of a pool; a Capacity Block has none, it is there or not.
     fn of_pool(pool: &PoolTerms) -> Option<Self> {
+        let block = ReservationKind::CapacityBlock;
+        if pool.reservation.as_ref().is_some_and(|reservation| reservation.kind == block) {
+            return None;
+        }
         Self::of(pool.instance_type.as_ref()?.as_str(), pool.market)
     }
 }

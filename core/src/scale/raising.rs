@@ -26,8 +26,10 @@ pub(super) fn raise(
         if missing == 0 {
             return;
         }
+        if !order.keep(replica) {
+            continue;
+        }
         missing -= 1;
-        order.keep(replica);
         let replica = replica.id.clone();
         actions.push(Action::CancelDrain { replica, request_id: request_id.to_owned() });
     }
@@ -53,6 +55,7 @@ fn cancellable<'a>(census: &Census<'a>) -> Vec<(&'a ReplicaView, &'a str)> {
                 && !replica.has_notice
                 && replica.silence() <= super::SILENCE_LIMIT
                 && census.is_counted(replica)
+                && !census.is_ending(replica)
         })
         .collect();
     drains.sort_by_key(|(replica, drain)| (drain.stage, &replica.id));

@@ -21,6 +21,7 @@ use super::census::{Census, PoolCount};
 use super::leaving::choose_victims;
 use super::plan::{Action, LeaveReason};
 use super::reason::{CapacityReason, Reason, SwapStep};
+use super::spending::Spending;
 use super::terms::SizingTerms;
 use crate::ids::ReplicaId;
 use crate::observation::{ReplicaState, ReplicaView};
@@ -171,7 +172,7 @@ impl SwapView<'_> {
     /// Whether nothing runs beside what is needed any more: the launch has failed, demand has taken
     /// the replacement, or nothing stands in for Spot.
     fn is_over(&self, swap: &Swap) -> bool {
-        let has_fallback = self.fallback_pools().any(|pool| pool.present > pool.leaving);
+        let has_fallback = self.fallback_pools().any(|pool| pool.staying() > 0);
         let running = self.census.running_promised();
         let is_shown = self.now.since(swap.began_at) > LAUNCH_SHOWN_WITHIN;
         let has_failed = is_shown && running <= swap.running_before;
@@ -193,7 +194,8 @@ impl SwapView<'_> {
 
     fn may_receive(&self, pool: &PoolCount<'_>) -> bool {
         let is_spot = pool.terms.market == Market::Spot;
-        is_spot && pool.room > 0 && !pool.comes_last && self.lasting(pool).is_some()
+        let is_paid = Spending::of(self.terms, self.census).affords(self.terms, pool);
+        is_paid && is_spot && pool.room > 0 && !pool.comes_last && self.lasting(pool).is_some()
     }
 
     /// How long Spot of this pool must be expected to last; `None` when it never pays.

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use crate::policy::{FleetPolicy, InstanceType, JoinPoint, Market, Pool, PoolName};
+use crate::policy::{
+    FleetPolicy, InstanceType, JoinPoint, Market, Pool, PoolName, Reservation, UpdateDeadline,
+};
 
 /// How the rollout group is to be sized.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,6 +34,8 @@ pub struct SizingTerms {
     pub joins_at_step_end: bool,
     /// How long an EP group may lack a node before its others are released.
     pub gang_timeout: Duration,
+    /// Longest time that a drain may take.
+    pub drain_time: Duration,
     /// How long more must be needed before more is ordered.
     pub stabilization_up: Duration,
     /// How long less must be needed before a replica is drained.
@@ -40,8 +44,21 @@ pub struct SizingTerms {
     pub max_changes_per_tick: u32,
     /// What the trainer costs in dollars per hour; `None` while its price or its size is unknown.
     pub trainer_dollars_per_hour: Option<f64>,
+    /// What may be spent; `None` is no limit.
+    pub budget: Option<BudgetTerms>,
+    /// Policy updates until a moment; `None` is no hurry.
+    pub deadline: Option<UpdateDeadline>,
     /// Where nodes come from, the preferred pool first.
     pub pools: Vec<PoolTerms>,
+}
+
+/// What all worker groups may cost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BudgetTerms {
+    /// Most that they may cost together.
+    pub dollars_per_hour: f64,
+    /// What the other worker groups cost; `None` while a price is unknown.
+    pub others_dollars_per_hour: Option<f64>,
 }
 
 /// One pool that the rollout group may use.
@@ -57,12 +74,16 @@ pub struct PoolTerms {
     pub max_nodes: u32,
     /// What one node costs in dollars per hour; `None` is unknown, never free.
     pub dollars_per_node_hour: Option<f64>,
+    /// For how long its nodes are reserved, if they are.
+    pub reservation: Option<Reservation>,
 }
 
 impl PoolTerms {
     /// Whether two pools differ only in their zone, so that one is as good as the other.
     pub(super) fn is_like(&self, other: &Self) -> bool {
-        self.market == other.market && self.instance_type == other.instance_type
+        let is_reserved = self.reservation.is_some() || other.reservation.is_some();
+        let is_same = self.market == other.market && self.instance_type == other.instance_type;
+        is_same && !is_reserved
     }
 }
 
@@ -74,6 +95,7 @@ impl From<&Pool> for PoolTerms {
             instance_type: pool.instance_type.clone(),
             max_nodes: pool.max_nodes,
             dollars_per_node_hour: pool.dollars_per_node_hour,
+            reservation: pool.reservation.clone(),
         }
     }
 }
@@ -94,10 +116,16 @@ impl From<&FleetPolicy> for SizingTerms {
             startup: rollout.startup_estimate,
             joins_at_step_end: rollout.join_at == JoinPoint::StepEnd,
             gang_timeout: rollout.gang_timeout,
+            drain_time: policy.drain.request_deadline,
             stabilization_up: rollout.stabilization_up,
             stabilization_down: rollout.stabilization_down,
             max_changes_per_tick: rollout.max_changes_per_tick,
             trainer_dollars_per_hour: trainer_dollars_per_hour(policy),
+            budget: policy.budget.map(|budget| BudgetTerms {
+                dollars_per_hour: budget.dollars_per_hour,
+                others_dollars_per_hour: policy.least_dollars_per_hour_of_others(),
+            }),
+            deadline: policy.deadline,
             pools: policy.rollout_pools().map(PoolTerms::from).collect(),
         }
     }

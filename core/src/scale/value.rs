@@ -12,52 +12,70 @@
 //! | `maxLag` > 0, rollouts and training overlap | max(τ + p, W / n) |
 //! | `maxLag` = 0, one after the other | τ + p + W / n |
 
-use super::demand::replica_seconds_per_step;
+use super::demand::{replica_seconds_per_step, whole};
 use super::pace::Pace;
 use super::reason::Unjudged;
 use super::terms::{PoolTerms, SizingTerms};
 use crate::observation::Observation;
 
-/// How long an update takes, and what the trainer costs meanwhile.
+/// How long an update takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct UpdateCost {
+pub(super) struct UpdateTime {
     /// τ + p.
     busy_seconds: f64,
     /// W.
     replica_seconds: f64,
     is_serial: bool,
-    trainer_dollars_per_hour: f64,
 }
 
-impl UpdateCost {
-    /// What is known of an update.
-    ///
-    /// # Errors
-    /// The pace is not measured yet, or nobody knows what the trainer costs.
-    pub fn of(
-        terms: &SizingTerms,
-        observation: &Observation,
-        pace: &Pace,
-    ) -> Result<Self, Unjudged> {
-        let pace = pace.measured().ok_or(Unjudged::Pace)?;
-        Ok(Self {
+impl UpdateTime {
+    /// What is known of an update; `None` while the pace is not measured.
+    pub fn of(terms: &SizingTerms, observation: &Observation, pace: &Pace) -> Option<Self> {
+        let pace = pace.measured()?;
+        Some(Self {
             busy_seconds: pace.busy_seconds_per_step,
             replica_seconds: replica_seconds_per_step(terms, observation, pace),
             is_serial: terms.max_lag == 0,
-            trainer_dollars_per_hour: terms
-                .trainer_dollars_per_hour
-                .ok_or(Unjudged::TrainerPrice)?,
         })
     }
 
     /// T(n), of at least one replica.
-    fn update_seconds(&self, replicas: u32) -> f64 {
+    pub fn seconds(&self, replicas: u32) -> f64 {
         let rollout_seconds = self.replica_seconds / f64::from(replicas.max(1));
         if self.is_serial {
             self.busy_seconds + rollout_seconds
         } else {
             self.busy_seconds.max(rollout_seconds)
         }
+    }
+
+    /// Fewest replicas with which an update takes no longer than that; `None` when the trainer
+    /// alone takes longer.
+    pub fn replicas_within(&self, seconds: f64) -> Option<u32> {
+        let for_rollouts = if self.is_serial { seconds - self.busy_seconds } else { seconds };
+        let is_possible = for_rollouts > 0.0 && seconds >= self.busy_seconds;
+        is_possible.then(|| whole((self.replica_seconds / for_rollouts).ceil()).max(1))
+    }
+}
+
+/// What an update costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct UpdateCost {
+    time: UpdateTime,
+    trainer_dollars_per_hour: f64,
+}
+
+impl UpdateCost {
+    /// What an update costs that takes so long.
+    ///
+    /// # Errors
+    /// The pace is not measured yet, or nobody knows what the trainer costs.
+    pub fn of(terms: &SizingTerms, time: Option<UpdateTime>) -> Result<Self, Unjudged> {
+        let trainer_dollars_per_hour = terms.trainer_dollars_per_hour;
+        Ok(Self {
+            time: time.ok_or(Unjudged::Pace)?,
+            trainer_dollars_per_hour: trainer_dollars_per_hour.ok_or(Unjudged::TrainerPrice)?,
+        })
     }
 
     /// Whether one more replica for `price` per hour lowers the cost of an update when `running`
@@ -67,7 +85,7 @@ impl UpdateCost {
             return true;
         }
         let cost = |replicas: u32, replicas_price: f64| {
-            (self.trainer_dollars_per_hour + replicas_price) * self.update_seconds(replicas)
+            (self.trainer_dollars_per_hour + replicas_price) * self.time.seconds(replicas)
         };
         cost(running.saturating_add(1), running_price + price) < cost(running, running_price)
     }
@@ -90,12 +108,8 @@ mod tests {
     /// The published example: trainer 83.79 dollars per hour, 406 s of training, 2130
     /// replica-seconds of rollout work.
     fn example(is_serial: bool) -> UpdateCost {
-        UpdateCost {
-            busy_seconds: 406.0,
-            replica_seconds: 2130.0,
-            is_serial,
-            trainer_dollars_per_hour: 83.79,
-        }
+        let time = UpdateTime { busy_seconds: 406.0, replica_seconds: 2130.0, is_serial };
+        UpdateCost { time, trainer_dollars_per_hour: 83.79 }
     }
 
     /// How many replicas are bought one by one, all at this price, beside `running`.
@@ -133,12 +147,25 @@ mod tests {
     }
 
     #[test]
+    fn fewest_replicas_keep_the_time_of_an_update() {
+        let (overlapped, serial) = (example(false).time, example(true).time);
+        for seconds in [406.0, 500.0, 710.0, 2130.0] {
+            let fewest = overlapped.replicas_within(seconds).expect("possible");
+            assert!(overlapped.seconds(fewest) <= seconds);
+            assert!(fewest == 1 || overlapped.seconds(fewest - 1) > seconds);
+        }
+        assert_eq!(overlapped.replicas_within(405.0), None, "the trainer alone takes longer");
+        assert_eq!(serial.replicas_within(406.0), None, "no time is left for rollouts");
+        assert_eq!(serial.replicas_within(406.0 + 213.0), Some(10));
+    }
+
+    #[test]
     fn one_by_one_is_as_good_as_all_at_once() {
         for is_serial in [false, true] {
             let cost = example(is_serial);
             let dollars = |added: u32| {
                 let price = 83.79 + 5.32 + 20.95 * f64::from(added);
-                price * cost.update_seconds(1 + added)
+                price * cost.time.seconds(1 + added)
             };
             let best = (0..20).min_by(|a, b| dollars(*a).total_cmp(&dollars(*b)));
             assert_eq!(Some(bought(&cost, 1, 5.32, 20.95)), best);

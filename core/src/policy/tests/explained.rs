@@ -72,6 +72,11 @@ fn every_choice_has_its_words() {
     let edits = [
         ("groupSize: 8", "groupSize: 8\n    pool: fixed\n    legalSizes: [2, 4]"),
         ("maxNodes: 6", "maxNodes: 6\n      dollarsPerNodeHour: 0"),
+        (
+            "dollarsPerNodeHour: 55",
+            "dollarsPerNodeHour: 55, reservation: { id: cr-0a,
+        startsAt: 2026-12-24T17:00:00Z, endsAt: 2026-12-25T18:00:00Z }",
+        ),
         ("  rollout:", "  rollout:\n    joinAt: stepEnd"),
     ];
     let text = shortest_with(pools, &edits) + more;
@@ -94,7 +99,8 @@ fn every_choice_has_its_words() {
         "  durability safe: an acknowledged write survives a fail-over",
         "  a node with a rebalance recommendation carries on",
         "  fixed: onDemand p5.48xlarge in us-east-2a, Auto Scaling group trainers, \
-         at most 4 nodes, 55 dollars per node and hour",
+         at most 4 nodes, 55 dollars per node and hour, Capacity Block cr-0a from \
+         2026-12-24T17:00:00Z, empty by 2026-12-25T17:30:00Z",
         "  cpus: spot, LeaderWorkerSets, at most 9 nodes, 1 dollars per node and hour",
         "  at most 500 dollars per hour for all worker groups",
         "  900 policy updates by 2026-12-24T18:00:00Z",

@@ -97,6 +97,22 @@ const CONTRADICTIONS: &[(&str, &str)] = &[
          spec.rollout.pools[0] (p.yaml:26:42)",
     ),
     (
+        "    - { name: block, provider: local, market: spot, maxNodes: 2,
+        reservation: { id: cr-0a, endsAt: 2026-12-24T18:00:00Z } }",
+        "spec.pools[3].reservation is for market: onDemand only, got spot (p.yaml:27:9)",
+    ),
+    (
+        "    - { name: block, provider: local, market: onDemand, maxNodes: 2,
+        reservation: { id: cr-0a, startsAt: 2026-12-24T17:30:00Z, endsAt: 2026-12-24T18:00:00Z } }",
+        "spec.pools[3].reservation.endsAt must leave time to work in after startsAt \
+         (2026-12-24T17:30:00Z) (p.yaml:27:75)",
+    ),
+    (
+        "    - { name: block, provider: local, market: onDemand, maxNodes: 2,
+        reservation: { id: block, endsAt: 2026-12-24T18:00:00Z } }",
+        "spec.pools[3].reservation.id must match cr-[0-9a-f]{1,32}, got \"block\" (p.yaml:27:28)",
+    ),
+    (
         "  budget: { dollarsPerHour: 10 }",
         "spec.budget.dollarsPerHour needs the dollarsPerNodeHour of every pool in use, \
          missing: here (p.yaml:26:29)",

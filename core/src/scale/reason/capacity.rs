@@ -1,13 +1,12 @@
 //! Reasons about capacity: what it costs, and whether it comes.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::{HoldKind, Reason};
 use crate::ids::ReplicaId;
-use crate::policy::PoolName;
-use crate::policy::duration::Written;
+use crate::policy::{PoolName, ReservationId};
 use crate::scale::quota::QuotaFamily;
+use crate::time::UnixMillis;
 
 /// One reason of a plan that is about capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +65,80 @@ pub enum CapacityReason {
         /// How many it needs.
         of: u32,
         /// Until what is left is released.
+        remaining: Duration,
+    },
+    /// The budget pays for no more.
+    BudgetSpent {
+        /// Dollars per hour that are left, in cents.
+        left_cents: u32,
+    },
+    /// More runs than the budget pays: the dearest replicas drain, down to the minimum.
+    BudgetExceeded {
+        /// Dollars per hour beyond it, in cents.
+        over_cents: u32,
+    },
+    /// A price is unknown: no budget can be guaranteed, and nothing is launched.
+    BudgetUnknown {
+        /// The pool; `None` for one of another worker group.
+        pool: Option<PoolName>,
+    },
+    /// The run is behind the uniform progress that its deadline asks for.
+    BehindSchedule {
+        /// Updates that are done.
+        done: u64,
+        /// How many should be.
+        expected: u32,
+        /// The deadline.
+        by: UnixMillis,
+    },
+    /// The updates that are left would take all the time to the deadline but two starts.
+    NoTimeToSpare {
+        /// Updates that are left.
+        left: u32,
+        /// How long they take with all replicas that are wanted.
+        needed: Duration,
+        /// How long it is to the deadline.
+        remaining: Duration,
+    },
+    /// The deadline asks for more replicas than the pace does.
+    DeadlineNeeds {
+        /// So many.
+        replicas: u32,
+    },
+    /// Not even the most replicas that are allowed would keep the deadline.
+    DeadlineInfeasible {
+        /// Updates that are left.
+        left: u32,
+        /// The deadline.
+        by: UnixMillis,
+        /// Time that each of them may take.
+        allowed: Duration,
+        /// Time that each takes at best.
+        possible: Duration,
+    },
+    /// The deadline has passed before all updates were done: sizing goes on as without one.
+    DeadlinePassed {
+        /// Updates that are done.
+        done: u64,
+        /// How many there should be.
+        updates: u32,
+    },
+    /// What is reserved is not there yet: nothing is ordered.
+    NotReservedYet {
+        /// The pool.
+        pool: PoolName,
+        /// Its reservation.
+        id: ReservationId,
+        /// Until it begins.
+        remaining: Duration,
+    },
+    /// What is reserved ends: nothing more is ordered there, and what runs there is replaced.
+    ReservationEnds {
+        /// The pool.
+        pool: PoolName,
+        /// Its reservation.
+        id: ReservationId,
+        /// Until its replicas drain; zero from then on.
         remaining: Duration,
     },
     /// On-demand replicas that stand in for Spot are exchanged, one at a time.
@@ -143,92 +216,15 @@ impl CapacityReason {
     /// What the reason holds back, if anything.
     pub(super) fn held(&self) -> Option<HoldKind> {
         match self {
-            Self::FallbackLimited { .. } => Some(HoldKind::Cost),
+            Self::FallbackLimited { .. }
+            | Self::BudgetSpent { .. }
+            | Self::BudgetExceeded { .. }
+            | Self::BudgetUnknown { .. } => Some(HoldKind::Cost),
             Self::Halved { .. } | Self::QuotaExceeded { .. } | Self::BreakerOpen { .. } => {
                 Some(HoldKind::Breaker)
             }
             Self::PoolTooSmall { .. } | Self::PartialGroup { .. } => Some(HoldKind::Gang),
-            Self::FallbackUnjudged { .. } | Self::NeverJoined { .. } | Self::Swap { .. } => None,
-        }
-    }
-}
-
-impl fmt::Display for CapacityReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::FallbackLimited { wanted, allowed } => write!(
-                f,
-                "{wanted} could be bought on demand, {allowed} are worth their price: more would \
-                 raise the cost of an update"
-            ),
-            Self::FallbackUnjudged { why } => {
-                write!(f, "on-demand fallback is not limited by its value: {why}")
-            }
-            Self::Halved { pool, most } => {
-                write!(f, "pool {pool} refused more at a time: at most {most} are asked for next")
-            }
-            Self::QuotaExceeded { family, remaining } => write!(
-                f,
-                "QuotaExceeded: the quota for {family} is used up, no pool of it is asked for {}",
-                Written(*remaining)
-            ),
-            Self::NeverJoined { pool, instances } => {
-                write!(f, "{instances} of pool {pool} came into service and never reported")
-            }
-            Self::BreakerOpen { reason: BreakerReason::ScaleUpFailed } => write!(
-                f,
-                "ScaleUpFailed: no node has come of the last launches; until one reports, one \
-                 replica at a time is tried"
-            ),
-            Self::BreakerOpen { reason: BreakerReason::JoinFailed } => write!(
-                f,
-                "JoinFailed: instances never became nodes; until one reports, one replica at a \
-                 time is tried"
-            ),
-            Self::PoolTooSmall { pool, nodes_per_replica } => {
-                write!(f, "Infeasible: pool {pool} cannot hold {nodes_per_replica} nodes")
-            }
-            Self::PartialGroup { replica, nodes, of, remaining } => {
-                write!(f, "{replica} has {nodes} of {of} nodes and serves nothing: ")?;
-                match remaining.is_zero() {
-                    true => write!(f, "none has come in time"),
-                    false => write!(f, "it is completed for {} more", Written(*remaining)),
-                }
-            }
-            Self::Swap { pool, step: SwapStep::Launch } => {
-                write!(
-                    f,
-                    "pool {pool} is expected to last: one replica there replaces one on demand"
-                )
-            }
-            Self::Swap { pool, step: SwapStep::Probe } => {
-                write!(f, "one replica probes pool {pool}, since on-demand ones stand in for Spot")
-            }
-            Self::Swap { pool, step: SwapStep::Ready } => {
-                write!(f, "a replica of pool {pool} replaces one on demand once it is ready")
-            }
-            Self::Swap { pool, step: SwapStep::Last { remaining } } => write!(
-                f,
-                "a replica of pool {pool} replaces one on demand when the pool has lasted for {} \
-                 more",
-                Written(*remaining)
-            ),
-            Self::Swap { pool, step: SwapStep::Drain } => {
-                write!(f, "a replica of pool {pool} is ready in the place of one on demand")
-            }
-            Self::Swap { pool, step: SwapStep::GiveUp } => {
-                write!(f, "pool {pool} has not lasted long enough to replace one on demand")
-            }
-        }
-    }
-}
-
-impl fmt::Display for Unjudged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pace => write!(f, "pace is not measured yet"),
-            Self::TrainerPrice => write!(f, "price or size of the trainer is unknown"),
-            Self::PoolPrice { pool } => write!(f, "price of pool {pool} is unknown"),
+            _ => None,
         }
     }
 }

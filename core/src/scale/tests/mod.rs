@@ -1,11 +1,15 @@
 //! The planner's tests: golden texts, the faults that users of other autoscalers met, the laws.
 
 mod cases;
+mod cases_budget;
+mod cases_deadline;
 mod cases_fallback;
+
 mod cases_groups;
 mod cases_joining;
 mod cases_learning;
 mod cases_pools;
+mod cases_reserved;
 mod cases_swap;
 mod golden;
 mod laws;

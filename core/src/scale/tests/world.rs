@@ -46,6 +46,7 @@ impl World {
             instance_type: None,
             max_nodes: 20,
             dollars_per_node_hour: None,
+            reservation: None,
         };
         let view = |(name, _): &(&str, Market)| PoolView {
             name: pool_name(name),
@@ -66,10 +67,13 @@ impl World {
                 startup: Duration::from_secs(120),
                 joins_at_step_end: false,
                 gang_timeout: Duration::from_secs(600),
+                drain_time: Duration::from_secs(600),
                 stabilization_up: Duration::ZERO,
                 stabilization_down: Duration::from_secs(60),
                 max_changes_per_tick: 4,
                 trainer_dollars_per_hour: None,
+                budget: None,
+                deadline: None,
                 pools: pools.iter().map(pool).collect(),
             },
             seen: Observation {

@@ -1,0 +1,215 @@
+//! What one plan hands to the next: everything that sizing has learned of the run and of its pools.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::arrivals::{Arrivals, Late};
+use super::bench::PoolMemory;
+use super::breaker::Breaker;
+use super::deadline::Schedule;
+use super::demand::is_buffer_filled;
+use super::groups::PartialGroups;
+use super::guard::RaiseGuard;
+use super::pace::Pace;
+use super::plan::{Action, ActionResult};
+use super::reason::BreakerReason;
+use super::startup::StartupMemory;
+use super::swap::SwapMemory;
+use super::terms::SizingTerms;
+use super::window::{Keep, WishWindow};
+use super::writer::WriterMemory;
+use crate::bottleneck::{Bottleneck, IterationClock, judge_bottleneck};
+use crate::observation::{FailureKind, InstanceId, Observation};
+use crate::policy::PoolName;
+use crate::time::UnixMillis;
+
+/// Share of the starts that are over within the time that is planned with.
+const STARTUP_SHARE: f64 = 0.9;
+
+/// What one plan hands to the next.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScaleMemory {
+    pub(super) pace: Pace,
+    pub(super) iteration: IterationClock,
+    pub(super) startup: StartupMemory,
+    pub(super) guard: RaiseGuard,
+    pub(super) pools: BTreeMap<PoolName, PoolMemory>,
+    pub(super) highest: WishWindow,
+    pub(super) lowest: WishWindow,
+    /// Instances that AWS takes, as far as they were taken note of.
+    pub(super) reclaimed: BTreeSet<InstanceId>,
+    pub(super) swap: SwapMemory,
+    pub(super) arrivals: Arrivals,
+    pub(super) breaker: Breaker,
+    pub(super) groups: PartialGroups,
+    pub(super) schedule: Schedule,
+    /// Replicas that the last plan wanted.
+    pub(super) desired: u32,
+    /// When the last plan was made.
+    pub(super) planned_at: UnixMillis,
+    /// Nodes of one replica, by the terms of the last plan.
+    pub(super) gang: u32,
+}
+
+impl Default for ScaleMemory {
+    fn default() -> Self {
+        Self {
+            pace: Pace::default(),
+            iteration: IterationClock::default(),
+            startup: StartupMemory::default(),
+            guard: RaiseGuard::default(),
+            pools: BTreeMap::new(),
+            highest: WishWindow::new(Keep::Largest),
+            lowest: WishWindow::new(Keep::Smallest),
+            reclaimed: BTreeSet::new(),
+            swap: SwapMemory::default(),
+            arrivals: Arrivals::default(),
+            breaker: Breaker::default(),
+            groups: PartialGroups::default(),
+            schedule: Schedule::default(),
+            desired: 0,
+            planned_at: UnixMillis::default(),
+            gang: 1,
+        }
+    }
+}
+
+impl ScaleMemory {
+    /// The measured pace so far.
+    pub fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    /// The measured starts so far.
+    pub fn startup(&self) -> &StartupMemory {
+        &self.startup
+    }
+
+    /// Why each pool is left out, as of `now`.
+    pub fn benched(&self, now: UnixMillis) -> impl Iterator<Item = (&PoolName, FailureKind)> {
+        self.pools
+            .iter()
+            .filter_map(move |(name, pool)| pool.benched(now).map(|(kind, _)| (name, kind)))
+    }
+
+    /// Why nothing more is launched, if so.
+    pub fn breaker(&self) -> Option<BreakerReason> {
+        self.breaker.open()
+    }
+
+    /// Takes note of what became of an action, so that a size that somebody else set is told
+    /// from one that was asked for here, and less is asked for where more was refused.
+    pub fn note_outcome(&mut self, action: &Action, result: ActionResult) {
+        let is_done = result == ActionResult::Done;
+        if is_done {
+            self.swap.note_done(action);
+        }
+        let (name, asked) = match action {
+            Action::Raise { pool, to, .. } => (pool, Some(*to)),
+            Action::Retire { pool, instances, .. } | Action::Discard { pool, instances } => {
+                let fewer = u32::try_from(instances.len()).unwrap_or(u32::MAX);
+                let before = self.pools.get(pool).and_then(|pool| pool.writer.asked());
+                (pool, before.map(|before| before.saturating_sub(fewer)))
+            }
+            _ => return,
+        };
+        let pool = self.pools.entry(name.clone()).or_default();
+        pool.writer.note_asked(asked.filter(|_| is_done));
+        let Action::Raise { from, to, .. } = action else { return };
+        match result {
+            ActionResult::Done => {
+                pool.note_granted();
+                self.breaker.note_launch(self.planned_at);
+            }
+            ActionResult::Refused(kind) => {
+                pool.note_refusal(kind, to.saturating_sub(*from).div_ceil(self.gang.max(1)));
+            }
+            ActionResult::Failed => {}
+        }
+    }
+
+    /// Forgets what was asked for here: while another controller leads, every size is its.
+    pub fn forget_writes(&mut self) {
+        for pool in self.pools.values_mut() {
+            pool.writer = WriterMemory::default();
+        }
+        self.swap = SwapMemory::default();
+    }
+
+    /// Takes in what the iteration and the starts look like, and judges what limits the run.
+    pub(super) fn look_at_run(
+        &mut self,
+        terms: &SizingTerms,
+        observation: &Observation,
+    ) -> Bottleneck {
+        self.startup.note(observation);
+        self.iteration = self.iteration.advance(observation, terms.concurrency_per_replica);
+        let progress = self.iteration.update_progress();
+        let is_filled = is_buffer_filled(terms, observation, progress);
+        judge_bottleneck(&self.iteration.phases(terms.max_lag > 0, is_filled))
+    }
+
+    /// The terms with what has been measured in the place of what the policy estimates.
+    pub(super) fn learned(&self, terms: &SizingTerms) -> SizingTerms {
+        let startup = self.startup.percentile(STARTUP_SHARE).unwrap_or(terms.startup);
+        SizingTerms { startup, ..terms.clone() }
+    }
+
+    pub(super) fn look_at_pools(&mut self, observation: &Observation) {
+        for view in &observation.pools {
+            let next = self.pools.entry(view.name.clone()).or_default();
+            *next = next.advance(view, observation.now);
+        }
+        self.pools.retain(|name, _| observation.pools.iter().any(|view| view.name == *name));
+        self.look_for_reclaims(observation);
+    }
+
+    /// How far each reserved pool is in its time.
+    pub(super) fn look_at_reservations(&mut self, terms: &SizingTerms, now: UnixMillis) {
+        for pool in &terms.pools {
+            if let Some(memory) = self.pools.get_mut(&pool.name) {
+                memory.tenure = memory.tenure.advance(terms, pool, now);
+            }
+        }
+    }
+
+    /// Which instances came too late, and what that says about pools and launches.
+    pub(super) fn look_at_arrivals(
+        &mut self,
+        terms: &SizingTerms,
+        observation: &Observation,
+    ) -> BTreeMap<PoolName, Late> {
+        let now = observation.now;
+        self.arrivals = self.arrivals.advance(observation);
+        let late = self.arrivals.late(now);
+        for (name, pool) in &mut self.pools {
+            pool.note_stuck(late.get(name).map_or(0, |late| late.stuck.len()), now);
+        }
+        let unjoined = late.values().map(|late| late.never_joined.len()).sum();
+        self.breaker.look(self.arrivals.joins(), unjoined, terms.startup, now);
+        late
+    }
+
+    pub(super) fn most_launches(&self, terms: &SizingTerms, running: u32) -> u32 {
+        let is_any_awaited = self.arrivals.is_any_awaited(self.planned_at);
+        self.breaker.most_launches(is_any_awaited, running, terms.clamp(0), self.planned_at)
+    }
+
+    /// Each instance that AWS takes counts against its pool once. Replicas that are unknown say
+    /// nothing.
+    fn look_for_reclaims(&mut self, observation: &Observation) {
+        let Some(replicas) = observation.replicas.known() else { return };
+        let mut counted = BTreeSet::new();
+        for replica in replicas {
+            let reclaimed = replica.nodes.iter().filter(|node| node.is_reclaimed);
+            for instance in reclaimed.filter_map(|node| node.instance.clone()) {
+                if !self.reclaimed.contains(&instance) {
+                    let pool = replica.pool.as_ref().and_then(|name| self.pools.get_mut(name));
+                    let Some(pool) = pool else { continue };
+                    pool.note_reclaim(observation.now);
+                }
+                counted.insert(instance);
+            }
+        }
+        self.reclaimed = counted;
+    }
+}
