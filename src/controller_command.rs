@@ -8,6 +8,7 @@ use std::sync::Arc;
 use clap::Args;
 use ebbtide_controller::aws::{self, AwsSettings, SdkConfig};
 use ebbtide_controller::capacity::asg::AsgCapacity;
+use ebbtide_controller::capacity::mixed::MixedCapacity;
 use ebbtide_controller::controller::{self, ControllerConfig, EventParts, Outside, QueueSource};
 use ebbtide_controller::events::queue::EventQueue;
 use ebbtide_controller::events::sqs::SqsQueue;
@@ -18,7 +19,7 @@ use ebbtide_controller::metrics::Metrics;
 use ebbtide_controller::nodes::{KubeNodes, NoNodes};
 use ebbtide_controller::policy_source::PolicySource;
 use ebbtide_controller::status::ControllerStatus;
-use ebbtide_core::policy::FleetPolicy;
+use ebbtide_core::policy::{FleetPolicy, ProviderKind};
 use ebbtide_queue::client::wall_clock_now;
 
 use crate::place::RedisArgs;
@@ -80,7 +81,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
     let aws = aws::load_config(AwsSettings::default()).await;
     let outside = Outside {
         queue: QueueSource::Redis(setup::redis_options(&args.redis.url, &policy)),
-        capacity: Arc::new(AsgCapacity::new(&aws, metrics.api_calls.clone())),
+        capacity: Arc::new(capacity(&aws, &metrics)),
         events: event_parts(&args, &aws, cluster.clone(), &metrics),
         groups: match cluster.clone() {
             Some(client) => Arc::new(KubeGroups::new(client, &args.namespace, wall_clock_now)),
@@ -100,6 +101,12 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
     };
     controller::run(config, outside, setup::stop_on_signal()?).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Every provider that a policy may name.
+fn capacity(aws: &SdkConfig, metrics: &Metrics) -> MixedCapacity {
+    let asg = AsgCapacity::new(aws, metrics.api_calls.clone());
+    MixedCapacity::default().with(ProviderKind::Asg, asg)
 }
 
 /// What interruptions are learned from, as the arguments say.

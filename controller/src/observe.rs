@@ -19,7 +19,7 @@ use ebbtide_queue::control::{self, ControlView, NodeRecord};
 use ebbtide_queue::status::ShardStatus;
 use tokio::time::Instant;
 
-use crate::capacity::Capacity;
+use crate::capacity::{Capacity, LOOK_LIMIT};
 
 mod others;
 mod replicas;
@@ -27,9 +27,8 @@ mod replicas;
 /// Longest time that the reads of the queue may take together: twice the limit of one call.
 const QUEUE_LIMIT: Duration = Duration::from_secs(4);
 
-/// Longest time that the reads of the provider may take together: one call for the sizes (10 s)
-/// and the details that follow (6 s).
-const CAPACITY_LIMIT: Duration = Duration::from_secs(17);
+/// Longest time that the reads of all providers may take together, which look side by side.
+const CAPACITY_LIMIT: Duration = LOOK_LIMIT.saturating_add(Duration::from_secs(1));
 
 /// A trainer that has been silent for longer is unknown. It reports every few seconds, and a
 /// checkpoint may keep it for a while.
@@ -55,9 +54,9 @@ pub(crate) async fn read(
     policy: &FleetPolicy,
     watched_since: Instant,
 ) -> Reads {
-    let pools: Vec<&Pool> = policy.rollout_pools().collect();
+    let used: Vec<&Pool> = policy.rollout_pools().collect();
     let (status, view, pools) =
-        tokio::join!(read_status(queue), read_view(queue), read_pools(capacity, &pools));
+        tokio::join!(read_status(queue), read_view(queue), read_pools(capacity, &used));
     let mut problems: Vec<String> =
         [status.as_ref().err(), view.as_ref().err()].into_iter().flatten().cloned().collect();
     for pool in &pools {
@@ -67,7 +66,7 @@ pub(crate) async fn read(
     }
     problems.dedup();
     let suspects = view.as_ref().map(|view| suspects(view, &pools)).unwrap_or_default();
-    let gone = find_gone(capacity, &suspects, &mut problems).await;
+    let gone = find_gone(capacity, &used, &suspects, &mut problems).await;
     Reads { watched_for: watched_since.elapsed(), status, view, pools, gone, problems }
 }
 
@@ -107,13 +106,14 @@ fn suspects(view: &ControlView, pools: &[PoolView]) -> Vec<InstanceId> {
 
 async fn find_gone(
     capacity: &dyn Capacity,
+    used: &[&Pool],
     suspects: &[InstanceId],
     problems: &mut Vec<String>,
 ) -> BTreeSet<InstanceId> {
     if suspects.is_empty() {
         return BTreeSet::new();
     }
-    match tokio::time::timeout(CAPACITY_LIMIT, capacity.find_gone(suspects)).await {
+    match tokio::time::timeout(CAPACITY_LIMIT, capacity.find_gone(used, suspects)).await {
         Ok(Ok(gone)) => gone,
         Ok(Err(error)) => {
             problems.push(error.to_string());

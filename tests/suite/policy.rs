@@ -69,7 +69,7 @@ fn what_this_version_does_not_do_is_noted() {
     let path = policy_file(folder.path(), &pairs);
     let (code, text) = check(&path, &[]);
     assert_eq!(code, Some(0), "{text}");
-    for note in ["nodesPerReplica must be 1", "spec.trainer.legalSizes does nothing"] {
+    for note in ["nodesPerReplica is 2", "spec.trainer.legalSizes does nothing"] {
         assert!(text.contains(note), "{note} in\n{text}");
     }
 }

@@ -254,6 +254,7 @@ impl Capacity for AsgCapacity {
 
     async fn find_gone(
         &self,
+        _: &[&Pool],
         instances: &[InstanceId],
     ) -> Result<BTreeSet<InstanceId>, CapacityError> {
         let ids: Vec<String> = instances.iter().map(|id| id.0.clone()).collect();

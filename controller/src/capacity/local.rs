@@ -225,16 +225,16 @@ impl PoolState {
     }
 
     fn view(&self) -> PoolView {
-        let instance = |state: &NodeState| InstanceView {
-            id: state.node.instance.clone(),
-            state: match state.boots_at {
-                Some(_) => InstanceState::Pending,
-                None => InstanceState::InService,
-            },
-            is_protected: true,
-            node: Some(state.node.node.clone()),
-            zone: state.node.zone.clone(),
-            market: Some(state.node.market),
+        let instance = |state: &NodeState| {
+            let has_booted = state.boots_at.is_none();
+            let stage = if has_booted { InstanceState::InService } else { InstanceState::Pending };
+            InstanceView {
+                is_protected: true,
+                node: Some(state.node.node.clone()),
+                zone: state.node.zone.clone(),
+                market: Some(state.node.market),
+                ..InstanceView::new(state.node.instance.clone(), stage)
+            }
         };
         PoolView {
             name: self.pool.name.clone(),
@@ -278,6 +278,7 @@ impl Capacity for LocalCapacity {
 
     async fn find_gone(
         &self,
+        _: &[&Pool],
         instances: &[InstanceId],
     ) -> Result<BTreeSet<InstanceId>, CapacityError> {
         let state = self.advanced();

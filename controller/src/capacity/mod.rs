@@ -5,6 +5,7 @@
 
 pub mod asg;
 pub mod local;
+pub mod mixed;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,6 +19,10 @@ use crate::aws::AwsError;
 
 /// Longest time that one call may take, its retries included.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Longest time that a look of one provider may take: one call for the sizes (10 s) and the details
+/// that follow (6 s).
+pub const LOOK_LIMIT: Duration = Duration::from_secs(17);
 
 /// Why a provider did not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -49,6 +54,14 @@ pub enum CapacityError {
         expected: u32,
         /// The size that was found.
         got: u32,
+    },
+    /// The controller runs without the provider of the pool.
+    #[error("pool {pool} needs provider {provider}, which this controller runs without")]
+    Absent {
+        /// Which pool.
+        pool: String,
+        /// Which provider.
+        provider: &'static str,
     },
     /// This provider does not know the pool.
     #[error("pool {pool} is not of this provider")]
@@ -87,7 +100,7 @@ impl CapacityError {
         match self {
             Self::Unavailable { .. } | Self::Moved { .. } => true,
             Self::Refused { code, .. } => FailureKind::of_text(code) == FailureKind::Throttled,
-            Self::Foreign { .. } => false,
+            Self::Foreign { .. } | Self::Absent { .. } => false,
         }
     }
 }
@@ -99,12 +112,14 @@ pub trait Capacity: Send + Sync {
     /// affected.
     async fn observe(&self, pools: &[&Pool]) -> Vec<PoolView>;
 
-    /// Which of these instances do not exist any more, by the provider's own word.
+    /// Which of these instances of nodes that once were in one of the pools do not exist any more,
+    /// by the provider's own word.
     ///
     /// # Errors
     /// No answer: then none counts as gone.
     async fn find_gone(
         &self,
+        pools: &[&Pool],
         instances: &[InstanceId],
     ) -> Result<BTreeSet<InstanceId>, CapacityError>;
 

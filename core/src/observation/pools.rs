@@ -1,5 +1,7 @@
 //! Capacity pools as their providers show them. Moments here are the provider's own.
 
+use std::collections::BTreeMap;
+
 use super::{InstanceId, Signal};
 use crate::ids::NodeName;
 use crate::policy::{Market, PoolName, Zone};
@@ -51,6 +53,20 @@ impl PoolSize {
     pub fn counted(&self) -> impl Iterator<Item = &InstanceView> {
         self.instances.iter().filter(|instance| instance.state.counts())
     }
+
+    /// How many of them serve: a group that has fewer than the `gang` nodes of a replica serves
+    /// nothing.
+    pub fn counted_nodes(&self, gang: u32) -> u32 {
+        let mut groups = BTreeMap::<&str, u32>::new();
+        let mut nodes = 0;
+        for instance in self.counted() {
+            match &instance.group {
+                Some(group) => *groups.entry(group).or_default() += 1,
+                None => nodes += 1,
+            }
+        }
+        nodes + groups.values().filter(|members| **members >= gang).sum::<u32>()
+    }
 }
 
 /// One instance of a pool.
@@ -68,6 +84,27 @@ pub struct InstanceView {
     pub zone: Option<Zone>,
     /// Its market.
     pub market: Option<Market>,
+    /// The group that it came with, where the provider makes groups.
+    pub group: Option<String>,
+    /// When it can go: the provider can take an instance only after all of a lower rank. The same
+    /// for all where any may be named.
+    pub removal_rank: u32,
+}
+
+impl InstanceView {
+    /// An instance of which no more is known; any may go before it.
+    pub fn new(id: InstanceId, state: InstanceState) -> Self {
+        Self {
+            id,
+            state,
+            is_protected: false,
+            node: None,
+            zone: None,
+            market: None,
+            group: None,
+            removal_rank: 0,
+        }
+    }
 }
 
 /// Where an instance is in its life.
@@ -200,6 +237,28 @@ mod tests {
         for (text, kind) in table {
             assert_eq!(FailureKind::of_text(text), kind, "{text}");
         }
+    }
+
+    #[test]
+    fn group_that_lacks_a_node_serves_nothing() {
+        let instance = |name: &str, group: Option<&str>, state| InstanceView {
+            group: group.map(str::to_owned),
+            ..InstanceView::new(InstanceId(name.to_owned()), state)
+        };
+        use InstanceState::{InService, Pending, Terminating};
+        let size = PoolSize {
+            instances: vec![
+                instance("a0", Some("a"), InService),
+                instance("a1", Some("a"), Pending),
+                instance("b0", Some("b"), InService),
+                instance("c0", Some("c"), InService),
+                instance("c1", Some("c"), Terminating),
+                instance("d", None, InService),
+            ],
+            ..PoolSize::default()
+        };
+        assert_eq!(size.counted_nodes(2), 3, "a and d");
+        assert_eq!(size.counted_nodes(1), 5, "all but what goes");
     }
 
     #[test]

@@ -243,9 +243,9 @@ fn drain(spec: &FleetSpec) -> Vec<String> {
 fn pool(pool: &Pool) -> String {
     let provider = match &pool.provider {
         Provider::Asg(group) => format!("Auto Scaling group {group}"),
-        Provider::Fleet => "EC2 fleet".to_owned(),
-        Provider::Scale => "scale subresource".to_owned(),
-        Provider::Workers => "LeaderWorkerSets".to_owned(),
+        Provider::Fleet(fleet) => format!("EC2 fleets of launch template {}", fleet.template),
+        Provider::Scale(target) => format!("{} {}", target.kind, target.name),
+        Provider::Workers(workers) => format!("LeaderWorkerSets as {}", workers.template),
         Provider::Local => "local world".to_owned(),
     };
     let kind = pool.instance_type.as_ref().map(|kind| format!(" {kind}")).unwrap_or_default();

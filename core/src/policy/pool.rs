@@ -6,10 +6,15 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use self::provider::{
+    FleetLaunch, Provider, ProviderKind, ScaleTarget, ScaledKind, WorkersTemplate,
+};
 use super::kinds::{Named, Pattern, choice, text};
 use super::numbers::{decimal, number};
 use super::reservation::Reservation;
 use super::section::Section;
+
+mod provider;
 
 /// Most pools; the planner is measured with 100.
 pub(super) const POOLS_LIMIT: usize = 128;
@@ -30,27 +35,13 @@ pub enum Market {
     OnDemand,
 }
 
-/// Who adds nodes to a pool and takes them away.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Provider {
-    /// One EC2 Auto Scaling group for this pool alone.
-    Asg(AutoScalingGroupName),
-    /// EC2 CreateFleet, instant, all or nothing, in one zone.
-    Fleet,
-    /// The scale subresource of a Kubernetes object.
-    Scale,
-    /// One LeaderWorkerSet for each replica.
-    Workers,
-    /// Nodes of the local world, for the demo and tests.
-    Local,
-}
-
 /// One capacity pool: instance type × zone × market.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pool {
     /// `name`: required; unique in the policy.
     pub name: PoolName,
-    /// `provider`: required; `asg` comes with `autoScalingGroup`.
+    /// `provider`: required; `asg` comes with `autoScalingGroup`, `fleet`, `scale` and `workers`
+    /// with a section of their name.
     pub provider: Provider,
     /// `market`: required, `spot` or `onDemand`.
     pub market: Market,
@@ -165,6 +156,51 @@ name_type!(
     |text| consists_of(text, 64, |c| is_lower(c) || c == '-')
 );
 
+name_type!(
+    /// The name of a Kubernetes object.
+    ObjectName,
+    "match [a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?",
+    "rollout",
+    |text| is_object_name(text, 253, '.')
+);
+name_type!(
+    /// The name of a Kubernetes namespace.
+    NamespaceName,
+    "match [a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
+    "training",
+    |text| is_object_name(text, 63, '-')
+);
+name_type!(
+    /// The name of an EC2 launch template, or its id.
+    LaunchTemplateName,
+    "match [A-Za-z0-9()./_-]{3,128}",
+    "rollout-spot",
+    |text| text.len() >= 3
+        && consists_of(text, 128, |c| c.is_ascii_alphanumeric() || "()./_-".contains(c))
+);
+name_type!(
+    /// The version of an EC2 launch template.
+    TemplateVersion,
+    "be a number, $Default or $Latest",
+    "$Default",
+    |text| matches!(text, "$Default" | "$Latest") || consists_of(text, 9, |c| c.is_ascii_digit())
+);
+name_type!(
+    /// A subnet of a VPC.
+    SubnetId,
+    "match subnet-[0-9a-f]{8,17}",
+    "subnet-0123456789abcdef0",
+    |text| text.strip_prefix("subnet-").is_some_and(|id| {
+        id.len() >= 8 && consists_of(id, 17, |c| c.is_ascii_hexdigit() && !c.is_ascii_uppercase())
+    })
+);
+
+/// A name as Kubernetes has them; `also` may stand within it, beside the dash.
+fn is_object_name(text: &str, limit: usize, also: char) -> bool {
+    let ends_well = text.starts_with(is_lower) && text.ends_with(is_lower);
+    ends_well && consists_of(text, limit, |c| is_lower(c) || c == '-' || c == also)
+}
+
 fn consists_of(text: &str, limit: usize, is_allowed: impl Fn(char) -> bool) -> bool {
     (1..=limit).contains(&text.len()) && text.chars().all(is_allowed)
 }
@@ -178,26 +214,6 @@ impl Named for Market {
         &[("spot", Self::Spot), ("onDemand", Self::OnDemand)];
 }
 
-/// `provider` as it is written, before `autoScalingGroup` is joined to it.
-#[derive(Clone, Copy, PartialEq)]
-enum ProviderName {
-    Asg,
-    Fleet,
-    Scale,
-    Workers,
-    Local,
-}
-
-impl Named for ProviderName {
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("asg", Self::Asg),
-        ("fleet", Self::Fleet),
-        ("scale", Self::Scale),
-        ("workers", Self::Workers),
-        ("local", Self::Local),
-    ];
-}
-
 impl Pool {
     /// Whether two pools differ only in their zone, so that one is as good as the other.
     pub fn is_like(&self, other: &Self) -> bool {
@@ -208,7 +224,7 @@ impl Pool {
 
     pub(super) fn read(pool: &mut Section<'_, '_>) -> Self {
         Self {
-            provider: read_provider(pool),
+            provider: provider::read_provider(pool),
             name: pool.required("name", text()),
             market: pool.required("market", choice()),
             instance_type: pool.optional("instanceType", text()),
@@ -218,39 +234,5 @@ impl Pool {
                 .optional("dollarsPerNodeHour", decimal(0.0..=NODE_PRICE_MAX_DOLLARS, "dollars")),
             reservation: pool.optional_section("reservation", Reservation::read),
         }
-    }
-}
-
-/// Reads `provider` and checks for what each one needs.
-fn read_provider(pool: &mut Section<'_, '_>) -> Provider {
-    let provider = pool.try_required("provider", choice::<ProviderName>());
-    let has_group = pool.has("autoScalingGroup");
-    let group = pool.optional("autoScalingGroup", text());
-    match provider {
-        Some(ProviderName::Asg) if !has_group => {
-            pool.miss("autoScalingGroup", " with provider: asg");
-        }
-        Some(ProviderName::Asg) | None => {}
-        Some(other) if has_group => {
-            let complaint = format!("is for provider: asg only, got {}", other.name());
-            pool.complain("autoScalingGroup", complaint);
-        }
-        Some(_) => {}
-    }
-    if provider == Some(ProviderName::Asg) && !pool.has("instanceType") {
-        pool.miss("instanceType", " with provider: asg");
-    }
-    if provider == Some(ProviderName::Fleet) && !pool.has("instanceType") {
-        pool.miss("instanceType", " with provider: fleet");
-    }
-    if provider == Some(ProviderName::Fleet) && !pool.has("zone") {
-        pool.miss("zone", " with provider: fleet, which buys in one zone");
-    }
-    match (provider, group) {
-        (Some(ProviderName::Asg), Some(group)) => Provider::Asg(group),
-        (Some(ProviderName::Fleet), _) => Provider::Fleet,
-        (Some(ProviderName::Scale), _) => Provider::Scale,
-        (Some(ProviderName::Workers), _) => Provider::Workers,
-        (Some(ProviderName::Local | ProviderName::Asg) | None, _) => Provider::Local,
     }
 }

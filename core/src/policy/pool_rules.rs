@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::FleetSpec;
 use super::near::nearest;
-use super::pool::{Market, Pool, PoolName, Provider};
+use super::pool::{Market, Pool, PoolName};
 use super::report::Report;
 use super::rules::{ROLLOUT, ScaledRole, scaled_roles};
 use super::worker_group::{BUFFER_OFF_SPOT, TRAINER_OFF_SPOT};
@@ -24,7 +24,7 @@ pub(super) fn check(spec: &FleetSpec, report: &mut Report) {
 
 fn pools_are_distinct(spec: &FleetSpec, report: &mut Report) {
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut owned: BTreeMap<(&str, String), usize> = BTreeMap::new();
     for (index, pool) in spec.pools.iter().enumerate() {
         let name = pool.name.as_str();
         let first = *names.entry(name).or_insert(index);
@@ -32,12 +32,12 @@ fn pools_are_distinct(spec: &FleetSpec, report: &mut Report) {
         report.demand(first == index, &path, &[&first_path], || {
             format!("must be unique, got \"{name}\" as in spec.pools[{first}]")
         });
-        let Provider::Asg(group) = &pool.provider else { continue };
-        let first = *groups.entry(group.as_str()).or_insert(index);
-        let key = "autoScalingGroup";
+        let Some((key, own)) = pool.provider.own() else { continue };
+        let what = if key == "autoScalingGroup" { "a group" } else { "an object" };
+        let first = *owned.entry((key, own.clone())).or_insert(index);
         let (path, first_path) = (pool_path(index, key), pool_path(first, key));
         report.demand(first == index, &path, &[&first_path], || {
-            format!("must be a group of its own, got \"{group}\" as in spec.pools[{first}]")
+            format!("must be {what} of its own, got \"{own}\" as in spec.pools[{first}]")
         });
     }
 }

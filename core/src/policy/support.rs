@@ -3,24 +3,17 @@
 //! A policy that asks for more than is built must be refused or answered, never followed in part
 //! and in silence.
 
-use super::{FleetPolicy, Provider};
+use super::{FleetPolicy, Pool, Provider, ProviderKind, ScaledKind};
+
+/// Providers that `ebbtide controller` has.
+const BUILT: &[ProviderKind] = &[ProviderKind::Asg];
 
 impl FleetPolicy {
     /// Why the controller of this version cannot size the rollouts of this policy; empty when it
     /// can.
     pub fn unsupported_sizing(&self) -> Vec<String> {
         let nodes = self.rollout.nodes_per_replica;
-        let grouped = (nodes != 1).then(|| {
-            format!(
-                "spec.rollout.nodesPerReplica must be 1 in this version of the controller, got \
-                 {nodes}: it does not add or remove groups of nodes yet"
-            )
-        });
-        let is_other = |provider: &Provider| !matches!(provider, Provider::Asg(_));
-        let pools = self.rollout_pools().filter(|pool| is_other(&pool.provider)).map(|pool| {
-            format!("pool {} must have provider asg in this version of the controller", pool.name)
-        });
-        grouped.into_iter().chain(pools).collect()
+        self.rollout_pools().filter_map(|pool| why_not(pool, nodes)).collect()
     }
 
     /// Keys that were set, are valid, and do nothing in this version.
@@ -31,4 +24,29 @@ impl FleetPolicy {
         ];
         set.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key).collect()
     }
+}
+
+/// Why the controller cannot add replicas of so many nodes to this pool, if so.
+fn why_not(pool: &Pool, nodes: u16) -> Option<String> {
+    let name = &pool.name;
+    if !BUILT.contains(&pool.provider.kind()) {
+        let words: Vec<&str> = BUILT.iter().map(|kind| kind.as_str()).collect();
+        let words = words.join(" or ");
+        return Some(format!("pool {name} must have provider {words} in this version"));
+    }
+    let single = match &pool.provider {
+        Provider::Asg(_) => "provider asg",
+        Provider::Scale(target) => match target.kind {
+            ScaledKind::LeaderWorkerSet => return None,
+            ScaledKind::StatefulSet => "a StatefulSet",
+            ScaledKind::Deployment => "a Deployment",
+        },
+        Provider::Fleet(_) | Provider::Workers(_) | Provider::Local => return None,
+    };
+    (nodes != 1).then(|| {
+        format!(
+            "pool {name} adds single nodes ({single}), and spec.rollout.nodesPerReplica is \
+             {nodes}: take provider fleet, workers, or scale of a LeaderWorkerSet"
+        )
+    })
 }

@@ -123,7 +123,7 @@ impl<'a> PoolCount<'a> {
         now: UnixMillis,
     ) -> Self {
         let gang = terms.gang();
-        let counted = u32::try_from(size.counted().count()).unwrap_or(u32::MAX);
+        let counted = size.counted_nodes(gang);
         // What came too late is asked for elsewhere.
         let counted = counted.saturating_sub(late);
         let desired = size.desired.saturating_sub(late);

@@ -10,6 +10,7 @@ use super::arrivals::Late;
 use super::census::Census;
 use super::plan::Action;
 use super::reason::{CapacityReason, Reason};
+use super::removal::{Removal, is_asked, is_free};
 use super::terms::SizingTerms;
 use crate::ids::NodeName;
 use crate::observation::{
@@ -26,7 +27,8 @@ pub(super) fn retire_drained(
     actions: &mut Vec<Action>,
     reasons: &mut Vec<Reason>,
 ) {
-    for replica in census.replicas {
+    let order = Removal::new(census, is_free);
+    for replica in in_turn(census, &order) {
         let Some(drain) = &replica.drain else { continue };
         let instances = census.counted_instances(replica);
         if drain.purpose != DrainPurpose::Sizing || instances.is_empty() {
@@ -42,6 +44,10 @@ pub(super) fn retire_drained(
         }
         if replica.leased.known() != Some(&0) {
             reasons.push(Reason::WaitsForLeases { replica: replica.id.clone() });
+            continue;
+        }
+        if !order.may_go(replica) {
+            reasons.push(Reason::WaitsForTurn { replica: replica.id.clone() });
             continue;
         }
         if let Some(pool) = &replica.pool {
@@ -85,6 +91,13 @@ fn at(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
+/// The replicas, those that go first in their pools before the others.
+fn in_turn<'a>(census: &Census<'a>, order: &Removal<'a>) -> Vec<&'a ReplicaView> {
+    let mut replicas: Vec<&ReplicaView> = census.replicas.iter().collect();
+    replicas.sort_by_cached_key(|replica| order.lateness(replica));
+    replicas
+}
+
 /// Removes the records of nodes that are gone: confirmed by the provider, silent, without leases.
 /// Once all nodes that a drain was about are gone, it is over: the others of the replica may work
 /// again, with whatever takes the place of the lost ones.
@@ -120,8 +133,8 @@ pub(super) fn forget_gone(
 
 /// Chooses up to `wanted` replicas to drain: idle ones first, then those that AWS advised to
 /// leave, then the least loaded; among equals the earliest in their life, on-demand before Spot,
-/// the least preferred pool first. Only those go that `may_go`, and no pool goes below its
-/// provider's own least size.
+/// the least preferred pool first. Only those go that `may_go`, none before those that its provider
+/// would take first, and no pool goes below its provider's own least size.
 pub(super) fn choose_victims<'a>(
     terms: &SizingTerms,
     census: &Census<'a>,
@@ -141,11 +154,23 @@ pub(super) fn choose_victims<'a>(
         (load > 0, !replica.is_advised, load, replica.state, is_kept_market, rank, &replica.id)
     });
     let mut spare: Vec<u32> = census.pools.iter().map(|pool| pool.spare).collect();
-    let is_spare = |replica: &&ReplicaView| {
-        let left = spare.get_mut(census.rank(replica.pool.as_ref()));
-        left.is_some_and(|left| left.checked_sub(1).map(|rest| *left = rest).is_some())
-    };
-    candidates.into_iter().filter(is_spare).take(at(wanted)).collect()
+    let wanted = at(wanted);
+    let mut order = Removal::new(census, is_asked);
+    let mut victims = Vec::new();
+    while victims.len() < wanted {
+        let is_next = |replica: &&ReplicaView| {
+            let spare = spare.get(census.rank(replica.pool.as_ref()));
+            spare.is_some_and(|spare| *spare > 0) && order.may_go(replica)
+        };
+        let Some(next) = candidates.iter().position(is_next) else { break };
+        let victim = candidates.remove(next);
+        if let Some(spare) = spare.get_mut(census.rank(victim.pool.as_ref())) {
+            *spare -= 1;
+        }
+        order.take(victim);
+        victims.push(victim);
+    }
+    victims
 }
 
 fn market_of(terms: &SizingTerms, replica: &ReplicaView) -> Option<Market> {

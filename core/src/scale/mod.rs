@@ -25,6 +25,7 @@ mod plan;
 mod quota;
 mod raising;
 mod reason;
+mod removal;
 mod reserved;
 mod spending;
 mod startup;

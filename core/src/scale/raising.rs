@@ -4,6 +4,7 @@ use super::census::Census;
 use super::order::{Bounds, Order};
 use super::plan::Action;
 use super::reason::Reason;
+use super::removal::Removal;
 use super::terms::SizingTerms;
 use crate::observation::{DrainPurpose, DrainStage, ReplicaView};
 
@@ -43,7 +44,7 @@ pub(super) fn raise(
 }
 
 /// Drains that may be taken back: ours, not yet terminating, of replicas that AWS leaves alone;
-/// the ones that have come least far first.
+/// the ones that would go last first, then those that have come least far.
 fn cancellable<'a>(census: &Census<'a>) -> Vec<(&'a ReplicaView, &'a str)> {
     let mut drains: Vec<_> = census
         .replicas
@@ -58,6 +59,9 @@ fn cancellable<'a>(census: &Census<'a>) -> Vec<(&'a ReplicaView, &'a str)> {
                 && !census.is_ending(replica)
         })
         .collect();
-    drains.sort_by_key(|(replica, drain)| (drain.stage, &replica.id));
+    // Who is kept keeps everybody whom the provider can take only after it.
+    let order = Removal::new(census, |_| false);
+    let lateness = |replica| std::cmp::Reverse(order.lateness(replica));
+    drains.sort_by_key(|(replica, drain)| (lateness(replica), drain.stage, &replica.id));
     drains.into_iter().map(|(replica, drain)| (replica, drain.request_id.as_str())).collect()
 }

@@ -237,6 +237,11 @@ pub enum Reason {
         /// Which.
         replica: ReplicaId,
     },
+    /// A drained replica waits for others, which its provider takes before it.
+    WaitsForTurn {
+        /// Which.
+        replica: ReplicaId,
+    },
     /// What capacity costs, and whether it comes.
     Capacity(CapacityReason),
 }

@@ -17,13 +17,12 @@ pub(super) fn desired(group: &AutoScalingGroup) -> u32 {
 /// The size and the instances of a group; nodes and markets are filled in later.
 pub(super) fn pool_size(group: &AutoScalingGroup) -> PoolSize {
     let instances = group.instances().iter().filter_map(|instance| {
+        let id = InstanceId(instance.instance_id()?.to_owned());
+        let state = lifecycle(instance.lifecycle_state().map_or("", |state| state.as_str()));
         Some(InstanceView {
-            id: InstanceId(instance.instance_id()?.to_owned()),
-            state: lifecycle(instance.lifecycle_state().map_or("", |state| state.as_str())),
             is_protected: instance.protected_from_scale_in().unwrap_or(false),
-            node: None,
             zone: instance.availability_zone().and_then(|zone| zone.parse().ok()),
-            market: None,
+            ..InstanceView::new(id, state)
         })
     });
     PoolSize {

@@ -69,7 +69,7 @@ async fn terminated_node_is_stopped_and_not_replaced() {
     provider.terminate(&policy_pool(), std::slice::from_ref(&node.instance)).await.expect("known");
     assert_eq!(provider.next_order().await, NodeOrder::Stop(node.clone()));
     assert_eq!(provider.nodes().len(), 1);
-    let gone = provider.find_gone(std::slice::from_ref(&node.instance)).await.expect("local");
+    let gone = provider.find_gone(&[], std::slice::from_ref(&node.instance)).await.expect("local");
     assert!(gone.contains(&node.instance));
 }
 

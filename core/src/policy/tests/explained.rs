@@ -55,8 +55,10 @@ pools
 fn every_choice_has_its_words() {
     let pools = "    - { name: fixed, provider: asg, autoScalingGroup: trainers, market: onDemand,
         maxNodes: 4, instanceType: p5.48xlarge, zone: us-east-2a, dollarsPerNodeHour: 55 }
-    - { name: scorers, provider: scale, market: onDemand, maxNodes: 2, dollarsPerNodeHour: 1.5 }
-    - { name: cpus, provider: workers, market: spot, maxNodes: 9, dollarsPerNodeHour: 1 }
+    - { name: scorers, provider: scale, market: onDemand, maxNodes: 2, dollarsPerNodeHour: 1.5,
+        scale: { kind: Deployment, name: scorer } }
+    - { name: cpus, provider: workers, market: spot, maxNodes: 9, dollarsPerNodeHour: 1,
+        workers: { template: sandbox } }
 ";
     let more = "  mode: act
   queue: { stages: [generate, reward], maxLeased: 2h, maxInfraAttempts: 1, onDeadSlot: shrink,
@@ -101,7 +103,7 @@ fn every_choice_has_its_words() {
         "  fixed: onDemand p5.48xlarge in us-east-2a, Auto Scaling group trainers, \
          at most 4 nodes, 55 dollars per node and hour, Capacity Block cr-0a from \
          2026-12-24T17:00:00Z, empty by 2026-12-25T17:30:00Z",
-        "  cpus: spot, LeaderWorkerSets, at most 9 nodes, 1 dollars per node and hour",
+        "  cpus: spot, LeaderWorkerSets as sandbox, at most 9 nodes, 1 dollars per node and hour",
         "  at most 500 dollars per hour for all worker groups",
         "  900 policy updates by 2026-12-24T18:00:00Z",
     ];

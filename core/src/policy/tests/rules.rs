@@ -223,13 +223,91 @@ fn a_pool_is_defined_once_with_what_its_provider_needs() {
             "spec.pools[1].autoScalingGroup is for provider: asg only, got local (p.yaml:17:80)",
         ),
         (
-            "name: b, provider: fleet, market: spot, maxNodes: 6, instanceType: p5.48xlarge",
+            "name: b, provider: fleet, market: spot, maxNodes: 6, instanceType: p5.48xlarge, \
+             fleet: { launchTemplate: rollout }",
             "spec.pools[1].zone is required with provider: fleet, which buys in one zone \
              (p.yaml:17:7)",
+        ),
+        (
+            "name: b, provider: scale, market: spot, maxNodes: 6",
+            "spec.pools[1].scale is required with this provider (p.yaml:17:7)",
+        ),
+        (
+            "name: b, provider: scale, market: spot, maxNodes: 6, scale: { kind: Pod, name: p }",
+            "spec.pools[1].scale.kind must be StatefulSet, LeaderWorkerSet or Deployment, got Pod \
+             (p.yaml:17:77)",
+        ),
+        (
+            "name: b, provider: scale, market: spot, maxNodes: 6, \
+             scale: { kind: Deployment, name: P_1 }",
+            "spec.pools[1].scale.name must match [a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?, got \
+             \"P_1\" (p.yaml:17:95)",
+        ),
+        (
+            "name: b, provider: local, market: spot, maxNodes: 6, workers: { template: ep }",
+            "spec.pools[1].workers is for provider: workers only, got local (p.yaml:17:62)",
+        ),
+        (
+            "name: b, provider: workers, market: spot, maxNodes: 6, workers: {}",
+            "spec.pools[1].workers.template is required (p.yaml:17:64)",
         ),
     ];
     let text = |pool| format!("{SHORTEST}    - {{ {pool} }}\n");
     assert_each_has_one(table.map(|(pool, expected)| (text(pool), expected)));
+}
+
+#[test]
+fn a_fleet_needs_a_launch_template_and_takes_nothing_that_is_none() {
+    let pool = "name: b, provider: fleet, market: spot, maxNodes: 6, instanceType: p5.48xlarge, \
+                zone: us-east-2a";
+    let table = [
+        ("", "spec.pools[1].fleet is required with this provider (p.yaml:17:7)"),
+        (
+            ", fleet: { launchTemplate: lt, version: two }",
+            "spec.pools[1].fleet.launchTemplate must match [A-Za-z0-9()./_-]{3,128}, got \"lt\" \
+             (p.yaml:17:132)\nspec.pools[1].fleet.version must be a number, $Default or $Latest, \
+             got \"two\" (p.yaml:17:145)",
+        ),
+        (
+            ", fleet: { launchTemplate: rollout, subnet: subnet-1 }",
+            "spec.pools[1].fleet.subnet must match subnet-[0-9a-f]{8,17}, got \"subnet-1\" \
+             (p.yaml:17:149)",
+        ),
+    ];
+    let text = |more| format!("{SHORTEST}    - {{ {pool}{more} }}\n");
+    for (more, expected) in table {
+        let errors = parse(&text(more)).expect_err("it has a mistake").to_string();
+        assert_eq!(errors, expected);
+    }
+    let more = ", fleet: { launchTemplate: rollout, version: $Latest, subnet: subnet-0123abcd }";
+    parse(&text(more)).expect("valid");
+}
+
+#[test]
+fn an_object_is_scaled_for_one_pool() {
+    let twice: String = ["b", "c"].iter().fold(String::new(), |text, name| {
+        text + &format!("    - {{ name: {name}, provider: scale, market: spot, maxNodes: 6, ")
+            + "scale: { kind: StatefulSet, name: ep } }\n"
+    });
+    let expected = "spec.pools[2].scale.name must be an object of its own, got \"StatefulSet ep\" \
+                    as in spec.pools[1] (p.yaml:18:96)";
+    assert_each_has_one([(format!("{SHORTEST}{twice}"), expected)]);
+}
+
+#[test]
+fn replicas_of_several_nodes_need_a_provider_that_adds_them_whole() {
+    let refused = |pool: &str| {
+        let pools = format!("    - {{ name: b, market: spot, maxNodes: 12, {pool} }}\n");
+        let edits =
+            [("pools: [here]", "pools: [b]"), ("  rollout:", "  rollout:\n    nodesPerReplica: 2")];
+        let policy = parse(&shortest_with(&pools, &edits)).expect("valid");
+        policy.unsupported_sizing().join("; ")
+    };
+    let asg = "provider: asg, autoScalingGroup: g, instanceType: p5.48xlarge";
+    let expected = "pool b adds single nodes (provider asg), and spec.rollout.nodesPerReplica is \
+                    2: take provider fleet, workers, or scale of a LeaderWorkerSet";
+    assert_eq!(refused(asg), expected);
+    assert!(refused("provider: local").contains("must have provider asg"));
 }
 
 #[test]

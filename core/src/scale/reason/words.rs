@@ -105,6 +105,9 @@ impl Reason {
             Self::WaitsForLeases { replica } => {
                 write!(f, "{replica} waits until its leases are gone")
             }
+            Self::WaitsForTurn { replica } => {
+                write!(f, "{replica} waits for others that its provider would take before it")
+            }
             Self::Capacity(reason) => write!(f, "{reason}"),
             _ => Ok(()),
         }

@@ -4,11 +4,11 @@ mod cases;
 mod cases_budget;
 mod cases_deadline;
 mod cases_fallback;
-
 mod cases_groups;
 mod cases_joining;
 mod cases_learning;
 mod cases_pools;
+mod cases_removal;
 mod cases_reserved;
 mod cases_swap;
 mod golden;

@@ -277,12 +277,9 @@ impl World {
     /// An instance that was asked for and whose node says nothing.
     pub fn add_silent(&mut self, pool: usize, id: &str, state: InstanceState) {
         let instance = InstanceView {
-            id: InstanceId(id.to_owned()),
-            state,
-            is_protected: false,
             node: Some(format!("node-of-{id}").parse().expect("valid")),
-            zone: None,
             market: Some(self.terms.pools[pool].market),
+            ..InstanceView::new(InstanceId(id.to_owned()), state)
         };
         let size = self.size_mut(pool);
         size.desired += 1;
@@ -306,14 +303,9 @@ impl World {
         let nodes: Vec<NodeView> = nodes.collect();
         let market = self.terms.pools[pool].market;
         for node in &nodes {
-            let instance = InstanceView {
-                id: node.instance.clone().expect("just set"),
-                state: InstanceState::InService,
-                is_protected: false,
-                node: None,
-                zone: None,
-                market: Some(market),
-            };
+            let id = node.instance.clone().expect("just set");
+            let new = InstanceView::new(id, InstanceState::InService);
+            let instance = InstanceView { market: Some(market), ..new };
             self.size_mut(pool).instances.push(instance);
         }
         let replica = ReplicaView {
