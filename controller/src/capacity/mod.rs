@@ -91,7 +91,10 @@ impl CapacityError {
             Self::Refused { code, message, .. } => {
                 Some(FailureKind::of_text(&format!("{code}: {message}")))
             }
-            Self::Unavailable { .. } | Self::Moved { .. } | Self::Foreign { .. } => None,
+            Self::Unavailable { .. }
+            | Self::Moved { .. }
+            | Self::Foreign { .. }
+            | Self::Absent { .. } => None,
         }
     }
 

@@ -28,6 +28,7 @@ fn policy_pool() -> Pool {
         zone: None,
         max_nodes: 8,
         dollars_per_node_hour: None,
+        reservation: None,
     }
 }
 

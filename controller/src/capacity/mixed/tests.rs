@@ -63,6 +63,7 @@ fn pool(name: &str, provider: Provider) -> Pool {
         zone: None,
         max_nodes: 8,
         dollars_per_node_hour: None,
+        reservation: None,
     }
 }
 
