@@ -10,7 +10,6 @@
 mod actuate;
 mod autoscale;
 mod fence;
-mod observe;
 mod reaper;
 mod server;
 mod stragglers;
@@ -26,5 +25,6 @@ pub mod leader;
 pub mod lifecycle;
 pub mod metrics;
 pub mod nodes;
+pub mod observe;
 pub mod policy_source;
 pub mod status;

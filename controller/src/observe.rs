@@ -35,20 +35,25 @@ const CAPACITY_LIMIT: Duration = LOOK_LIMIT.saturating_add(Duration::from_secs(1
 const TRAINER_SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
 /// What was read at one tick.
-pub(crate) struct Reads {
+pub struct Reads {
     /// For how long the records have been read without a failure: silence before that is not a
     /// node's, it may be the queue's or this controller's own.
     pub watched_for: Duration,
+    /// Depths and counts of all shards, or why they are unknown.
     pub status: Result<ShardStatus, String>,
+    /// The records of agents and trainer, or why they are unknown.
     pub view: Result<ControlView, String>,
+    /// The pools of the rollout group as their providers show them.
     pub pools: Vec<PoolView>,
+    /// Instances that their provider says are gone, among those of silent nodes.
     pub gone: BTreeSet<InstanceId>,
     /// What could not be read, in words.
     pub problems: Vec<String>,
 }
 
-/// Reads everything that a tick needs.
-pub(crate) async fn read(
+/// Reads everything that a tick needs. `watched_since` is since when the records have been read
+/// without a failure.
+pub async fn read(
     queue: &WorkQueue,
     capacity: &dyn Capacity,
     policy: &FleetPolicy,
@@ -127,7 +132,7 @@ async fn find_gone(
 }
 
 /// Puts what was read together, as of `now` on the controller's clock.
-pub(crate) fn build(reads: &Reads, nodes_per_replica: u16, now: UnixMillis) -> Observation {
+pub fn build(reads: &Reads, nodes_per_replica: u16, now: UnixMillis) -> Observation {
     let of_status = |pick: fn(&ShardStatus) -> u64| match &reads.status {
         Ok(status) => Signal::fresh(pick(status)),
         Err(why) => Signal::unknown(why.clone()),
