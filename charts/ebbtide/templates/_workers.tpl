@@ -312,6 +312,8 @@ resources:
 {{- $words = append $words (printf "--host=%s" $host) -}}
 {{- $words = append $words (printf "--port=%d" (int $workers.port)) -}}
 {{- $words = append $words "--enable-metrics" -}}
+{{- /* Else every event repeats all tokens of its response. */ -}}
+{{- $words = append $words "--incremental-streaming-output" -}}
 {{- $words = append $words (printf "--tp-size=%d" $ranks) -}}
 {{- $words = append $words (printf "--ep-size=%d" $ranks) -}}
 {{- if gt (div $ranks $tensor) 1 -}}

@@ -176,6 +176,7 @@ async fn sglang_spans_the_group_and_answers_as_the_agent_needs_it() {
         ("--model-path=/models/moe", true, true),
         ("--port=8000", true, true),
         ("--enable-metrics", true, true),
+        ("--incremental-streaming-output", true, true),
         ("--tp-size=32", true, true),
         ("--ep-size=32", true, true),
         ("--dp-size=4", true, true),
