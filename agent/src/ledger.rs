@@ -11,14 +11,14 @@ mod desk;
 mod speed;
 mod tail;
 mod unit;
+mod versions;
 mod writing;
 
 use std::collections::BTreeMap;
 
 use ebbtide_core::drain::{InFlightUnit, ResponseLengths};
-use ebbtide_core::ids::{FencingToken, PolicyVersion, UnitId};
+use ebbtide_core::ids::{FencingToken, UnitId};
 use ebbtide_core::time::UnixMillis;
-use ebbtide_core::work::ResumePolicy;
 use ebbtide_queue::command::{HandBack, HandBackCause, Then};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -61,7 +61,7 @@ struct OpenStream {
 /// What became of tokens that a stream reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// Kept.
+    /// Taken in.
     Kept,
     /// Kept, and so many wait that they should be stored soon.
     Plenty,
@@ -109,7 +109,11 @@ impl Ledger {
             self.counts.tokens_dropped += ids.len() as u64;
             return Received::Unwanted;
         };
-        unit.tail.push(ids, logprobs, wall_now);
+        if !unit.tail.push(ids, logprobs, wall_now) {
+            // Their stream is on its way to its end, which says how far the others are good.
+            self.counts.tokens_dropped += ids.len() as u64;
+            return Received::Kept;
+        }
         unit.meter.record(u32::try_from(ids.len()).unwrap_or(u32::MAX), now);
         if unit.tail.fresh_tokens() >= plenty { Received::Plenty } else { Received::Kept }
     }
@@ -119,20 +123,29 @@ impl Ledger {
         self.is_closed = true;
     }
 
-    /// A stream has ended. A unit that was leaving goes back, unless it is finished after all.
-    pub(crate) fn end_stream(&mut self, request: &RequestId, result: StreamResult) {
+    /// A stream has ended. A unit that was leaving goes back, unless it is finished after all. Says
+    /// whether tokens were thrown away that no version of the weights made: then nothing is
+    /// finished.
+    pub(crate) fn end_stream(&mut self, request: &RequestId, result: StreamResult) -> bool {
         if self.is_closed {
-            return;
+            return false;
         }
+        let (mut dropped, mut is_cut) = (0, false);
         if let Some(unit) = self.unit_of(request) {
-            unit.tail.correct(&result.spans, unit.base);
+            dropped = unit.tail.correct(&result.spans, unit.base);
+            is_cut = unit.tail.is_cut();
             unit.phase = match (&unit.phase, result.then) {
-                (_, Then::Complete(finish)) => Phase::Ended(Then::Complete(finish)),
+                (_, Then::Complete(finish)) if !is_cut => Phase::Ended(Then::Complete(finish)),
                 (Phase::Leaving(leave), _) => Phase::Ended(Then::HandBack(leave.why)),
+                (_, Then::Complete(_)) => {
+                    Phase::Ended(Then::HandBack(HandBackCause::Engine.into()))
+                }
                 (_, then) => Phase::Ended(then),
             };
         }
+        self.counts.tokens_dropped += dropped;
         self.streams.remove(request);
+        is_cut
     }
 
     /// Why the unit of a stream leaves, if it does.
@@ -180,48 +193,6 @@ impl Ledger {
         let units = self.units.iter().filter(|(_, unit)| unit.engine == engine);
         let units: Vec<UnitId> = units.map(|(id, _)| id.clone()).collect();
         self.leave(units.iter(), leave, now)
-    }
-
-    /// The run's version has risen: units that restart under newer weights leave.
-    pub(crate) fn note_run_version(
-        &mut self,
-        version: PolicyVersion,
-        leave: Leave,
-        now: Instant,
-    ) -> usize {
-        let outdated = self.restarting(|unit| unit.run_version < version);
-        self.leave(outdated.iter(), leave, now)
-    }
-
-    /// An engine's weights have risen: tokens from now on are made by them, and units that
-    /// restart under newer weights leave. Returns the units that go on, with their offsets.
-    pub(crate) fn note_engine_version(
-        &mut self,
-        engine: usize,
-        version: PolicyVersion,
-        leave: Leave,
-        now: Instant,
-    ) -> Vec<(UnitId, u32)> {
-        let outdated =
-            self.restarting(|unit| unit.engine == engine && unit.tail.version() < version);
-        self.leave(outdated.iter(), leave, now);
-        let streaming = self
-            .units
-            .iter_mut()
-            .filter(|(_, unit)| unit.engine == engine && matches!(unit.phase, Phase::Streaming));
-        streaming
-            .map(|(id, unit)| {
-                unit.tail.raise_version(version);
-                (id.clone(), unit.tail.end())
-            })
-            .collect()
-    }
-
-    fn restarting(&self, is_outdated: impl Fn(&HeldUnit) -> bool) -> Vec<UnitId> {
-        let outdated = self.units.iter().filter(|(_, unit)| {
-            unit.group.resume_policy == ResumePolicy::RestartIfNewer && is_outdated(unit)
-        });
-        outdated.map(|(id, _)| id.clone()).collect()
     }
 
     /// The queue says that the lease under `token` is lost. What is being written is left to its

@@ -55,7 +55,11 @@ pub(super) async fn run_stream(shared: Arc<Shared>, slot: Arc<EngineSlot>, job: 
         }
     }
     let result = StreamResult { then, spans: seen.spans };
-    shared.desk.change(|ledger| ledger.end_stream(&request, result));
+    if shared.desk.change(|ledger| ledger.end_stream(&request, result)) {
+        let why = "it makes tokens with weights whose label is no policy version, or fell";
+        tracing::debug!(engine = slot.engine.address(), why, "tokens thrown away");
+        slot.hold_off(Trouble::TakesNothing(why.to_owned()), Instant::now());
+    }
 }
 
 /// What a stream brought.

@@ -144,6 +144,9 @@ fn apply(shared: &Shared, slot: &EngineSlot, news: ProbeNews) {
     if let Some(version) = news.risen_to {
         note_weights(shared, slot, version);
     }
+    if news.has_no_version {
+        give_back(shared, slot);
+    }
 }
 
 /// Engines of a node that is on its way out, or that answer elsewhere, are left as they are.
@@ -185,6 +188,22 @@ fn note_weights(shared: &Shared, slot: &EngineSlot, version: PolicyVersion) {
     );
     for (unit, offset) in going_on {
         tracing::debug!(%unit, offset, %version, "stream goes on under new weights");
+    }
+}
+
+/// Nobody knows what weights make the tokens from here on, or they are older than what they
+/// continue: what runs goes on elsewhere.
+fn give_back(shared: &Shared, slot: &EngineSlot) {
+    let now = Instant::now();
+    let leave = shared.leave(HandBackCause::Engine.into(), now);
+    let units = shared.desk.ledger().doubt_engine(slot.index, leave, now);
+    if units > 0 {
+        tracing::warn!(
+            engine = slot.engine.address(),
+            units,
+            "units leave an engine of unknown weights"
+        );
+        shared.desk.nudge();
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A chunk that was sent once is never changed again: when the reply was lost, the queue knows it
 //! by being equal. Tokens that were not sent yet may still get the version that the engine tells
-//! at the end of the stream.
+//! at the end of the stream, and are thrown away where it tells none: what was made by unknown
+//! weights, or by lower ones than before, is nobody's.
 
 use ebbtide_core::ids::PolicyVersion;
 use ebbtide_core::sample::{Chunk, Origin};
@@ -15,9 +16,15 @@ use crate::engine::WeightSpan;
 pub(crate) struct Tail {
     /// Where and by whom tokens are made; times are filled in for each chunk.
     origin: Origin,
+    /// Weights that it was begun with.
+    floor: PolicyVersion,
     /// Weights that make the tokens that arrive now.
     version: PolicyVersion,
-    /// One past the last token received.
+    /// Nobody knows which weights make the tokens that arrive now.
+    is_doubted: bool,
+    /// Tokens were thrown away: it is no longer whole.
+    is_cut: bool,
+    /// One past the last token taken in.
     end: u32,
     /// Sent, not known to be stored.
     sent: Vec<Chunk>,
@@ -28,11 +35,25 @@ pub(crate) struct Tail {
 impl Tail {
     /// An empty tail that begins at token `offset` of the response.
     pub(crate) fn new(origin: Origin, offset: u32, version: PolicyVersion) -> Self {
-        Self { origin, version, end: offset, sent: Vec::new(), fresh: Vec::new() }
+        Self {
+            origin,
+            floor: version,
+            version,
+            is_doubted: false,
+            is_cut: false,
+            end: offset,
+            sent: Vec::new(),
+            fresh: Vec::new(),
+        }
     }
 
-    /// Takes in tokens that arrived at `now` on the node's clock.
-    pub(crate) fn push(&mut self, ids: &[i32], logprobs: &[f32], now: UnixMillis) {
+    /// Takes in tokens that arrived at `now` on the node's clock; not those of unknown weights.
+    /// Says whether it did.
+    pub(crate) fn push(&mut self, ids: &[i32], logprobs: &[f32], now: UnixMillis) -> bool {
+        if self.is_doubted {
+            self.is_cut = true;
+            return false;
+        }
         let is_same = |chunk: &&mut Chunk| chunk.weight_version == self.version;
         let chunk = match self.fresh.last_mut().filter(is_same) {
             Some(chunk) => chunk,
@@ -53,9 +74,10 @@ impl Tail {
         chunk.logprobs.extend_from_slice(logprobs);
         chunk.origin.ended_at = now;
         self.end = chunk.end();
+        true
     }
 
-    /// One past the last token received, counted from the start of the response.
+    /// One past the last token taken in, counted from the start of the response.
     pub(crate) fn end(&self) -> u32 {
         self.end
     }
@@ -70,11 +92,34 @@ impl Tail {
         self.version = self.version.max(version);
     }
 
-    /// Gives tokens that were not sent yet the versions that the engine told at the end.
+    /// The engine's weights are unknown, or lower than before. What was not sent yet waits for the
+    /// engine's own account; nothing more is taken in.
+    pub(crate) fn doubt(&mut self) {
+        self.is_doubted = true;
+    }
+
+    /// Whether what was not sent yet must wait for the engine's own account.
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.is_doubted
+    }
+
+    /// Whether tokens were thrown away, so that an end of the stream is not that of the unit.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Gives tokens that were not sent yet the versions that the engine told at the end, and throws
+    /// away those from the first one on that was made by no version, or by a lower one than those
+    /// before it. Returns how many went.
     ///
-    /// `base` is where the output of this stream begins in the response. Versions never fall,
-    /// whatever the engine says; a label that is no version changes nothing.
-    pub(crate) fn correct(&mut self, spans: &[WeightSpan], base: u32) {
+    /// `base` is where the output of this stream begins in the response. Where the engine tells
+    /// nothing, tokens keep the version that it had when they came, unless that is in doubt.
+    pub(crate) fn correct(&mut self, spans: &[WeightSpan], base: u32) -> u64 {
+        let dropped = match self.known_until(spans) {
+            Some(offset) => self.cut_at(base.saturating_add(offset)),
+            None => 0,
+        };
+        self.is_doubted = false;
         let tokens: Vec<Chunk> = std::mem::take(&mut self.fresh);
         let mut lowest = self.sent.last().map(|chunk| chunk.weight_version);
         for chunk in tokens {
@@ -83,6 +128,39 @@ impl Tail {
                 self.append(piece);
             }
         }
+        dropped
+    }
+
+    /// How far into the output the weights are known; none: to its end.
+    fn known_until(&self, spans: &[WeightSpan]) -> Option<u32> {
+        let (mut highest, mut end) = (self.floor, 0);
+        for span in spans {
+            match PolicyVersion::from_weights_label(&span.label) {
+                Some(version) if version >= highest => (highest, end) = (version, span.end),
+                _ => return Some(span.start),
+            }
+        }
+        self.is_doubted.then_some(end)
+    }
+
+    /// Throws away what was not sent yet and nobody vouches for; returns its tokens.
+    pub(crate) fn drop_doubted(&mut self) -> u64 {
+        if self.is_doubted { self.cut_at(0) } else { 0 }
+    }
+
+    /// Throws away what was not sent yet, from `offset` of the response on; returns its tokens.
+    fn cut_at(&mut self, offset: u32) -> u64 {
+        let before = self.fresh_tokens();
+        self.fresh.retain_mut(|chunk| {
+            if chunk.end() > offset {
+                drop(cut(chunk, offset.saturating_sub(chunk.offset)));
+            }
+            !chunk.is_empty()
+        });
+        let dropped = before - self.fresh_tokens();
+        self.end -= u32::try_from(dropped).unwrap_or(self.end);
+        self.is_cut |= dropped > 0;
+        dropped as u64
     }
 
     fn append(&mut self, piece: Chunk) {
@@ -175,88 +253,4 @@ fn cut(chunk: &mut Chunk, length: u32) -> Chunk {
 }
 
 #[cfg(test)]
-mod tests {
-    use ebbtide_core::fabric::FabricVerdict;
-    use ebbtide_core::ids::FencingToken;
-
-    use super::*;
-
-    fn tail(offset: u32, version: u64) -> Tail {
-        let origin = Origin {
-            holder: "n/b/agent-p".parse().expect("valid"),
-            fencing_token: FencingToken(1),
-            engine: "vllm/0".to_owned(),
-            fabric: FabricVerdict::NotApplicable,
-            started_at: UnixMillis(0),
-            ended_at: UnixMillis(0),
-        };
-        Tail::new(origin, offset, PolicyVersion(version))
-    }
-
-    fn shape(chunks: &[Chunk]) -> Vec<(u32, u64, Vec<i32>)> {
-        chunks.iter().map(|c| (c.offset, c.weight_version.0, c.token_ids.clone())).collect()
-    }
-
-    fn push(tail: &mut Tail, ids: &[i32]) {
-        tail.push(ids, &vec![-1.0; ids.len()], UnixMillis(5));
-    }
-
-    fn span(label: &str, start: u32, end: u32) -> WeightSpan {
-        WeightSpan { label: label.to_owned(), start, end }
-    }
-
-    #[test]
-    fn tokens_of_one_version_are_one_chunk() {
-        let mut tail = tail(10, 3);
-        push(&mut tail, &[1]);
-        push(&mut tail, &[2, 3]);
-        tail.raise_version(PolicyVersion(2));
-        push(&mut tail, &[4]);
-        tail.raise_version(PolicyVersion(4));
-        push(&mut tail, &[5]);
-        assert_eq!(tail.end(), 15);
-        assert_eq!(shape(tail.send()), [(10, 3, vec![1, 2, 3, 4]), (14, 4, vec![5])]);
-    }
-
-    #[test]
-    fn sent_chunk_stays_as_it_was_until_it_is_stored() {
-        let mut tail = tail(0, 1);
-        push(&mut tail, &[1, 2]);
-        let first = tail.send().to_vec();
-        push(&mut tail, &[3]);
-        tail.correct(&[span("2", 0, 3)], 0);
-        let again = tail.send().to_vec();
-        assert_eq!(again[..1], first, "the lost reply is repeated");
-        assert_eq!(shape(&again), [(0, 1, vec![1, 2]), (2, 2, vec![3])]);
-        assert_eq!(tail.stored(1), 2);
-        assert_eq!(tail.tokens(), 1);
-    }
-
-    #[test]
-    fn versions_told_at_the_end_cut_chunks_and_never_fall() {
-        let mut tail = tail(10, 5);
-        push(&mut tail, &[1, 2, 3, 4, 5]);
-        tail.correct(&[span("5", 0, 2), span("6", 2, 4), span("3", 4, 5)], 10);
-        assert_eq!(shape(tail.send()), [(10, 5, vec![1, 2]), (12, 6, vec![3, 4, 5])]);
-    }
-
-    #[test]
-    fn labels_that_are_no_versions_change_nothing() {
-        let mut tail = tail(0, 5);
-        push(&mut tail, &[1, 2]);
-        tail.correct(&[span("default", 0, 2)], 0);
-        assert_eq!(shape(tail.send()), [(0, 5, vec![1, 2])]);
-    }
-
-    #[test]
-    fn offset_of_the_queue_is_followed_only_where_a_chunk_ends() {
-        let mut tail = tail(0, 1);
-        push(&mut tail, &[1, 2]);
-        tail.send();
-        push(&mut tail, &[3]);
-        tail.send();
-        assert_eq!(tail.realign(1), None);
-        assert_eq!(tail.realign(2), Some(2));
-        assert_eq!(shape(tail.send()), [(2, 1, vec![3])]);
-    }
-}
+mod tests;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_core::fabric::FabricVerdict;
-use ebbtide_core::ids::FencingToken;
-use ebbtide_core::sample::{Finish, FinishReason};
+use ebbtide_core::ids::{FencingToken, PolicyVersion};
+use ebbtide_core::sample::{Chunk, Finish, FinishReason};
 use ebbtide_core::work::PromptGroup;
 use ebbtide_queue::client::QueueError;
 use ebbtide_queue::reply::{Grant, WriteReply};
@@ -86,6 +86,47 @@ fn version_and_offset_of_every_stream_are_noted_at_a_change_of_weights() {
     let write = writes.iter().find(|write| write.unit == unit(1)).expect("it has tokens");
     let spans: Vec<_> = write.tail.iter().map(|it| (it.weight_version.0, it.end())).collect();
     assert_eq!(spans, [(3, 6), (4, 7)], "a dead stream would tell no versions any more");
+}
+
+fn end_telling(ledger: &mut Ledger, request: &RequestId, spans: &[(&str, u32, u32)]) -> bool {
+    let spans = spans.iter().map(|(label, start, end)| WeightSpan {
+        label: (*label).to_owned(),
+        start: *start,
+        end: *end,
+    });
+    ledger.end_stream(request, StreamResult { then: stop(), spans: spans.collect() })
+}
+
+#[test]
+fn finish_under_unknown_or_lower_weights_is_none_and_the_good_tokens_go_back() {
+    for label in ["checkpoint-17", "2"] {
+        let (mut ledger, requests, now) = working(2);
+        assert!(end_telling(&mut ledger, &requests[0], &[("3", 0, 3), (label, 3, 4)]));
+        assert!(!end_telling(&mut ledger, &requests[1], &[("3", 0, 4)]));
+        let (writes, _) = ledger.collect(false, PLENTY, now);
+        let tokens: Vec<u32> = writes.iter().map(|write| write.tail[0].len()).collect();
+        assert_eq!(tokens, [3, 4], "{label}");
+        assert_eq!(writes[0].then, Then::HandBack(HandBackCause::Engine.into()), "{label}");
+        assert_eq!(writes[1].then, stop(), "{label}");
+        assert_eq!(ledger.counts().tokens_dropped, 1, "{label}");
+    }
+}
+
+#[test]
+fn units_of_an_engine_in_doubt_leave_with_what_it_vouches_for() {
+    let (mut ledger, requests, now) = working(3);
+    let write_by = now + Duration::from_secs(1);
+    assert_eq!(ledger.doubt_engine(1, leave(write_by), now), 0);
+    assert_eq!(ledger.doubt_engine(0, leave(write_by), now), 3);
+    assert_eq!(receive(&mut ledger, &requests[0], 2, now), Received::Kept, "its end is awaited");
+    assert!(ledger.collect(true, PLENTY, now).0.is_empty(), "what is in doubt is not stored");
+    assert!(end_telling(&mut ledger, &requests[0], &[("3", 0, 4), ("x", 4, 6)]));
+    assert!(end_telling(&mut ledger, &requests[1], &[]));
+    let (writes, _) = ledger.collect(false, PLENTY, write_by);
+    let tails: Vec<u32> = writes.iter().map(|it| it.tail.iter().map(Chunk::len).sum()).collect();
+    assert_eq!(tails, [4, 0, 0], "the last one did not end in time");
+    assert!(writes.iter().all(|it| matches!(it.then, Then::HandBack(_))));
+    assert_eq!(ledger.counts().tokens_dropped, 2 + 4 + 4);
 }
 
 #[test]

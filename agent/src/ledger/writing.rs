@@ -54,9 +54,10 @@ impl Ledger {
                 Phase::Ended(then @ Then::Complete(_)) => (COMPLETIONS_RANK, then.clone()),
                 Phase::Ended(then) => (unit.rank, then.clone()),
                 Phase::Leaving(leave) if leave.write_by <= now => {
+                    self.counts.tokens_dropped += unit.tail.drop_doubted();
                     (unit.rank, Then::HandBack(leave.why))
                 }
-                _ if unit.tail.is_empty() => continue,
+                _ if unit.tail.is_empty() || unit.tail.is_doubted() => continue,
                 _ if is_due || unit.tail.fresh_tokens() >= plenty => (APPENDS_RANK, Then::Continue),
                 _ => continue,
             };

@@ -104,3 +104,26 @@ async fn engine_that_answers_no_probe_for_a_moment_keeps_its_streams() {
     let samples = world.take_samples(8).await;
     assert!(samples.iter().all(|it| (it.attempts, it.hand_backs) == (0, 0)), "{samples:?}");
 }
+
+/// Contract, sections 1 and 5. The label changes in mid-stream, as by a push that went wrong.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_of_unknown_or_lower_weights_never_come_to_the_trainer() {
+    for (engine, label) in every_engine().into_iter().zip(["x", "4", "x", "4"]) {
+        let world = World::new();
+        world.set_version(5).await;
+        world.enqueue([group("a", 4, 400)]).await;
+        let base = |engine: &mut EngineConfig| engine.weights_label = "5".to_owned();
+        let node = world.node("n1").with_engine(engine).with_engine(base).start();
+        node.wait_until_busy(4).await;
+        let handle = node.place.engine.handle();
+        handle.set_weights_label(label);
+        node.wait_until(|agent| agent.held() == 0).await;
+        let stored = node.agent.counts().tokens_stored;
+        assert!(stored < 4 * 400, "{stored}");
+        let leased = node.agent.counts().units_leased;
+        handle.set_weights_label("5");
+        let samples = world.take_samples(4).await;
+        assert!(samples.iter().all(|it| (it.attempts, it.hand_backs) == (0, 1)), "{samples:?}");
+        assert_eq!(leased, 4, "nothing is leased meanwhile");
+    }
+}

@@ -54,6 +54,8 @@ pub(crate) struct ProbeNews {
     pub(crate) condition: Option<Condition>,
     /// The weights, when they have risen since they were first known.
     pub(crate) risen_to: Option<PolicyVersion>,
+    /// Its weights are no version that it may work under: what it makes is nobody's.
+    pub(crate) has_no_version: bool,
     /// Kind and version, when it is another one than before.
     pub(crate) name: Option<String>,
     /// Abilities that it lacks, and did not before.
@@ -167,7 +169,7 @@ impl Standing {
         match answer {
             Ok(facts) => {
                 self.probe_failures = 0;
-                news.risen_to = self.note_weights(&facts);
+                self.note_weights(&facts, &mut news);
                 self.note_pause(facts.is_paused, pause_limit, now);
                 let (is_held_off, serves_others) =
                     (self.is_held_off(now), self.facts.models != facts.models);
@@ -242,29 +244,37 @@ impl Standing {
         }
     }
 
-    /// Judges the label; returns the version when it has risen.
-    fn note_weights(&mut self, facts: &EngineFacts) -> Option<PolicyVersion> {
+    /// Judges the label.
+    fn note_weights(&mut self, facts: &EngineFacts, news: &mut ProbeNews) {
+        let judged = self.judge_label(facts);
+        news.has_no_version = judged.is_err();
+        self.condition = match judged {
+            Ok(version) => {
+                let before = self.highest.replace(version);
+                news.risen_to = before.filter(|before| version > *before).map(|_| version);
+                Condition::Ready(version)
+            }
+            Err(condition) => condition,
+        };
+    }
+
+    fn judge_label(&self, facts: &EngineFacts) -> Result<PolicyVersion, Condition> {
         let Some(label) = &facts.weights_label else {
             let why = match facts.lacks.contains(&Lack::DevMode) {
                 true => Lack::DevMode.advice(),
                 false => "it does not tell its weights",
             };
-            self.condition = Condition::NotReady(why.to_owned());
-            return None;
+            return Err(Condition::NotReady(why.to_owned()));
         };
         let Some(version) = PolicyVersion::from_weights_label(label) else {
             let why = format!("weights label must be a decimal policy version, got {label:?}");
-            self.condition = Condition::Loading(why);
-            return None;
+            return Err(Condition::Loading(why));
         };
-        let highest = self.highest.replace(self.highest.map_or(version, |h| h.max(version)));
-        if let Some(highest) = highest.filter(|highest| version < *highest) {
+        if let Some(highest) = self.highest.filter(|highest| version < *highest) {
             let why = format!("its weights fell from version {highest} to {version}");
-            self.condition = Condition::NotReady(why);
-            return None;
+            return Err(Condition::NotReady(why));
         }
-        self.condition = Condition::Ready(version);
-        highest.filter(|highest| version > *highest).map(|_| version)
+        Ok(version)
     }
 }
 
