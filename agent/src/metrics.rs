@@ -135,7 +135,7 @@ impl Metrics {
             Box::new(self.leases_lost.clone()),
             Box::new(self.units_completed.clone()),
             Box::new(self.units_faulted.clone()),
-            Box::new(self.tokens.preserved.clone()),
+            Box::new(self.tokens.continued.clone()),
             Box::new(self.tokens.received.clone()),
             Box::new(self.tokens.dropped.clone()),
             Box::new(self.tokens.waiting.clone()),
@@ -175,7 +175,7 @@ impl Metrics {
 /// What becomes of tokens on this node.
 #[derive(Debug)]
 pub(crate) struct TokenMetrics {
-    preserved: IntCounter,
+    continued: IntCounter,
     pub(crate) received: IntCounter,
     pub(crate) dropped: IntCounter,
     pub(crate) waiting: IntGauge,
@@ -185,9 +185,10 @@ pub(crate) struct TokenMetrics {
 impl TokenMetrics {
     fn new() -> Self {
         Self {
-            preserved: counter(
-                "ebbtide_tokens_preserved_total",
-                "Tokens of earlier holders from which this agent went on.",
+            continued: counter(
+                "ebbtide_tokens_continued_total",
+                "Tokens that units had when they were leased, at each lease again: those of \
+                 engines' units are prefilled anew.",
             ),
             received: counter("ebbtide_tokens_received_total", "Tokens from engines."),
             dropped: counter(
@@ -209,7 +210,7 @@ impl TokenMetrics {
     /// Counts the tokens from which an admitted unit goes on.
     pub(crate) fn note_continued(&self, grant: &Grant) {
         let tokens = grant.partial.last().map_or(0, Chunk::end);
-        self.preserved.inc_by(u64::from(tokens));
+        self.continued.inc_by(u64::from(tokens));
     }
 }
 

@@ -95,7 +95,7 @@ impl Autoscaler {
             past.watched_since = None;
         }
         if let Ok(status) = &reads.status {
-            self.metrics.show_wasted(&status.tokens.wasted);
+            self.metrics.show_tokens(&status.tokens);
         }
         let now = (self.now)();
         let nodes_per_replica = policy.rollout.nodes_per_replica;

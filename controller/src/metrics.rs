@@ -12,6 +12,7 @@ use ebbtide_core::observation::{FailureKind, Observation, ReplicaState, TrainerP
 use ebbtide_core::policy::{FleetPolicy, Market, Pool};
 use ebbtide_core::scale::{Action, BreakerReason, Reason, ScalePlan};
 use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::status::TokenCounts;
 use prometheus::core::Collector;
 use prometheus::{
     Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry,
@@ -34,6 +35,7 @@ pub struct Metrics {
     pub api_calls: ApiCalls,
     pub(crate) units_reaped: IntCounter,
     tokens_wasted: IntCounterVec,
+    tokens_preserved: IntCounter,
     pub(crate) events: EventMetrics,
     pub(crate) loop_duration: Histogram,
     loop_last_success: Gauge,
@@ -151,6 +153,11 @@ impl Metrics {
                 "Tokens of the run that no trainer gets, as the queue counts them.",
                 &["cause"],
             )?,
+            tokens_preserved: make.counter(
+                "tokens_preserved_total",
+                "Tokens of the run that a later holder went on from, each once, as the queue \
+                 counts them.",
+            )?,
             events: EventMetrics::new(&make)?,
             loop_duration: make.add(Histogram::with_opts(loop_opts))?,
             loop_last_success: make.gauge(
@@ -183,12 +190,13 @@ impl Metrics {
         self.sizing.decisions.with_label_values(&[action.kind(), reason]).inc();
     }
 
-    /// Shows the tokens that the queue counts as wasted since the run began, by cause.
-    pub(crate) fn show_wasted(&self, tokens_by_cause: &BTreeMap<String, u64>) {
-        for (cause, tokens) in tokens_by_cause {
-            let counter = self.tokens_wasted.with_label_values(&[cause.as_str()]);
-            counter.inc_by(tokens.saturating_sub(counter.get()));
+    /// Shows what the queue counts since the run began: the tokens that were wasted, by cause, and
+    /// those that were preserved.
+    pub(crate) fn show_tokens(&self, tokens: &TokenCounts) {
+        for (cause, wasted) in &tokens.wasted {
+            raise_to(&self.tokens_wasted.with_label_values(&[cause.as_str()]), *wasted);
         }
+        raise_to(&self.tokens_preserved, tokens.preserved);
     }
 
     pub(crate) fn show_slow(&self, replicas: usize) {
@@ -376,6 +384,11 @@ impl CapacityMetrics {
     }
 }
 
+/// A count that is kept elsewhere; it is read again and again, and may be read late.
+fn raise_to(counter: &IntCounter, count: u64) {
+    counter.inc_by(count.saturating_sub(counter.get()));
+}
+
 fn labels(pool: &Pool) -> [&str; 3] {
     [
         pool.zone.as_ref().map_or("", |zone| zone.as_str()),
@@ -393,28 +406,4 @@ fn to_gauge(count: u64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_metric_has_the_prefix_and_its_own_name() {
-        let metrics = Metrics::new().expect("names differ");
-        metrics.api_calls.count("describe_groups", "ok");
-        metrics.show_wasted(&BTreeMap::from([("stale".to_owned(), 3)]));
-        let text = metrics.render();
-        assert!(text.contains("ebbtide_api_calls_total{"), "{text}");
-        let names = text.lines().filter(|line| !line.starts_with('#'));
-        assert!(names.into_iter().all(|line| line.starts_with("ebbtide_")), "{text}");
-    }
-
-    #[test]
-    fn wasted_tokens_are_those_of_the_queue_however_often_they_are_read() {
-        let metrics = Metrics::new().expect("names differ");
-        for tokens in [3, 3, 8, 0] {
-            metrics.show_wasted(&BTreeMap::from([("stale".to_owned(), tokens)]));
-        }
-        let text = metrics.render();
-        let line = r#"ebbtide_tokens_wasted_total{cause="stale",role="rollout"} 8"#;
-        assert!(text.contains(line), "{text}");
-    }
-}
+mod tests;

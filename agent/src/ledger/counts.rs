@@ -28,7 +28,7 @@ pub struct AgentCounts {
     /// Tokens that units took with them when they were handed back, those of earlier holders
     /// included.
     pub tokens_handed_back: u64,
-    /// Tokens of earlier holders from which this agent went on.
+    /// Tokens that units had when they were leased, at each lease again.
     pub tokens_continued: u64,
 }
 
