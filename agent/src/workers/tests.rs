@@ -210,6 +210,23 @@ fn tokens_are_counted_once_however_often_they_are_sent() {
 }
 
 #[test]
+fn tokens_of_a_unit_that_others_ended_are_not_counted_as_stored() {
+    for then in [stop(), Then::HandBack(HandBackCause::Engine.into())] {
+        let (mut workers, now) = working(2);
+        let gone = Ok(WriteReply::AlreadyDone);
+        write(&mut workers, 0, tokens(0, 4), then.clone(), gone.clone(), now);
+        let counts = workers.counts();
+        assert_eq!((counts.tokens_stored, counts.tokens_dropped), (0, 4), "its group had failed");
+        assert_eq!((counts.tokens_received, workers.held()), (4, 1));
+        write(&mut workers, 1, tokens(0, 4), then.clone(), Err(away()), now);
+        write(&mut workers, 1, tokens(0, 4), then, gone, now);
+        let counts = workers.counts();
+        assert_eq!((counts.tokens_stored, counts.tokens_dropped), (4, 4), "the reply had got lost");
+        assert_eq!((counts.tokens_received, workers.held()), (8, 0));
+    }
+}
+
+#[test]
 fn worker_writes_to_its_own_units_only() {
     let (mut workers, now) = working(1);
     assert!(begin(&mut workers, "b", 0, tokens(0, 1), Then::Continue, now).is_none());

@@ -8,7 +8,7 @@ use ebbtide_core::ids::{FencingToken, Holder, PolicyVersion, UnitId};
 use ebbtide_core::sample::{Chunk, Origin};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_core::work::PromptGroup;
-use ebbtide_queue::command::{HandBack, Stage, Waiting};
+use ebbtide_queue::command::{HandBack, Stage, Then, Waiting};
 use ebbtide_queue::reply::Grant;
 use tokio::time::Instant;
 
@@ -68,6 +68,8 @@ pub(super) struct HeldUnit {
     pub(super) is_delivered: bool,
     /// Writes of its worker that the queue has not answered.
     pub(super) writes_under_way: usize,
+    /// The last write was to end it; while it is held, that was not answered.
+    is_end_sent: bool,
     pub(super) phase: Phase,
     stamps: VecDeque<Stamp>,
 }
@@ -104,6 +106,7 @@ impl HeldUnit {
             grant: Some(Arc::new(grant)),
             is_delivered: false,
             writes_under_way: 0,
+            is_end_sent: false,
             phase: Phase::Working { keep_until: None },
             stamps: VecDeque::new(),
         }
@@ -119,6 +122,11 @@ impl HeldUnit {
         self.heard_at = now;
         self.is_delivered = true;
         self.grant = None;
+    }
+
+    /// This is being sent. Says whether an end was sent before.
+    pub(super) fn note_sent(&mut self, then: &Then) -> bool {
+        std::mem::replace(&mut self.is_end_sent, *then != Then::Continue)
     }
 
     /// The tokens as the queue wants them. Repeated, the same tokens are the same chunk, so that

@@ -61,6 +61,8 @@ pub(super) struct Sent {
     /// One past the last token that was sent.
     end: Option<u32>,
     then: Then,
+    /// An end of the unit was sent before, and not answered.
+    is_repeated: bool,
 }
 
 /// What a worker is told of one write or renewal.
@@ -115,11 +117,12 @@ impl Workers {
         }
         let end = tokens.as_ref().map(NewTokens::end);
         let held = self.own_unit(worker, &key);
-        let is_held = held.is_some();
+        let (is_held, mut is_repeated) = (held.is_some(), false);
         let chunk = match held {
             Some(unit) => {
                 unit.note_heard(now);
                 unit.writes_under_way += 1;
+                is_repeated = unit.note_sent(&then);
                 if let Then::HandBack(given) = &mut then {
                     *given = match unit.phase {
                         Phase::Releasing { why, .. } => why,
@@ -136,20 +139,23 @@ impl Workers {
             tail: chunk.into_iter().collect(),
             then: then.clone(),
         };
-        Some((write, Sent { key, worker: Some(worker.clone()), is_held, end, then }))
+        let worker = Some(worker.clone());
+        Some((write, Sent { key, worker, is_held, end, then, is_repeated }))
     }
 
     /// What the agent has to hand back.
-    pub(super) fn hand_backs(&self) -> Vec<(UnitWrite, Sent)> {
-        let leaving = self.units.iter().filter_map(|(id, unit)| match unit.phase {
+    pub(super) fn hand_backs(&mut self) -> Vec<(UnitWrite, Sent)> {
+        let leaving = self.units.iter_mut().filter_map(|(id, unit)| match unit.phase {
             Phase::HandingBack(why) if unit.writes_under_way == 0 => Some((id, unit, why)),
             _ => None,
         });
-        let hand_back = leaving.map(|(id, unit, why)| {
-            let (unit, fencing_token) = (id.clone(), unit.fencing_token);
+        let hand_back = leaving.map(|(id, held, why)| {
+            let (unit, fencing_token) = (id.clone(), held.fencing_token);
             let key = LeaseKey { unit: unit.clone(), fencing_token };
             let then = Then::HandBack(why);
-            let sent = Sent { key, worker: None, is_held: true, end: None, then: then.clone() };
+            let is_repeated = held.note_sent(&then);
+            let (worker, is_held, end) = (None, true, None);
+            let sent = Sent { key, worker, is_held, end, then: then.clone(), is_repeated };
             (UnitWrite { unit, fencing_token, tail: Vec::new(), then }, sent)
         });
         hand_back.collect()
@@ -195,8 +201,18 @@ impl Workers {
             unit.writes_under_way = unit.writes_under_way.saturating_sub(1);
         }
         match reply {
-            Ok(WriteReply::Ok) => self.settle_done(sent, outcome, now),
+            Ok(WriteReply::Ok) => {
+                self.note_stored(&sent, outcome, now);
+                self.settle_done(sent, outcome, now);
+            }
             Ok(WriteReply::AlreadyDone) if sent.then != Then::Continue => {
+                // Unless this is the answer that got lost, others have ended the unit, without
+                // these tokens: the reaper, or a sibling that failed the group.
+                if sent.is_repeated {
+                    self.note_stored(&sent, outcome, now);
+                } else {
+                    self.note_dropped(&sent);
+                }
                 self.settle_done(sent, outcome, now);
             }
             Ok(WriteReply::AlreadyDone | WriteReply::Fenced | WriteReply::Unknown) => {
@@ -218,11 +234,25 @@ impl Workers {
         }
     }
 
-    fn settle_done(&mut self, sent: Sent, outcome: &mut Outcome, now: Instant) {
-        let Some(unit) = self.units.get_mut(&sent.key.unit) else { return };
-        let new = sent.end.map_or(0, |end| unit.note_stored(end, now));
-        let (length, limit) = (unit.end, unit.group.sampling.max_tokens);
+    fn note_stored(&mut self, sent: &Sent, outcome: &mut Outcome, now: Instant) {
+        let (Some(unit), Some(end)) = (self.units.get_mut(&sent.key.unit), sent.end) else {
+            return;
+        };
+        let new = unit.note_stored(end, now);
         self.count_tokens(new, outcome);
+    }
+
+    fn note_dropped(&mut self, sent: &Sent) {
+        let (Some(unit), Some(end)) = (self.units.get(&sent.key.unit), sent.end) else { return };
+        let new = u64::from(end.saturating_sub(unit.end));
+        self.counts.tokens_received += new;
+        self.counts.tokens_dropped += new;
+    }
+
+    fn settle_done(&mut self, sent: Sent, outcome: &mut Outcome, now: Instant) {
+        let Some(unit) = self.units.get(&sent.key.unit) else { return };
+        let length = sent.end.unwrap_or_default().max(unit.end);
+        let limit = unit.group.sampling.max_tokens;
         let settled = &mut outcome.settled;
         match sent.then {
             Then::Continue => return,
