@@ -17,13 +17,12 @@ const PROBE_PATH: &str = "/latest/meta-data/";
 const TTL_HEADER: &str = "x-aws-ec2-metadata-token-ttl-seconds";
 const TOKEN_HEADER: &str = "x-aws-ec2-metadata-token";
 
-/// Time limit of one request. A read that needs a new token makes two, and the question behind a
-/// hanging token call is a third.
-const REQUEST_LIMIT: Duration = Duration::from_millis(800);
-
-/// Time limit of a read with everything that goes with it: 800 ms for a refused one, as much for a
-/// token call that hangs, 300 ms for the question behind it.
+/// Time limit of a read with everything that goes with it: a refused one, a token call that hangs
+/// and the question behind it, or a read that is answered slowly.
 const CYCLE_LIMIT: Duration = Duration::from_millis(1900);
+
+/// Time limit of a token call, which all reads may wait for. A read has what is left of its cycle.
+const TOKEN_LIMIT: Duration = Duration::from_millis(800);
 
 /// Time limit of the request that tells a hop limit from a dead service.
 const PROBE_LIMIT: Duration = Duration::from_millis(300);
@@ -92,7 +91,7 @@ impl ImdsClient {
         let http = reqwest::Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
-            .timeout(REQUEST_LIMIT)
+            .timeout(CYCLE_LIMIT)
             .build();
         match http {
             Ok(http) if is_url => Ok(Self { http, endpoint, tokens: TokenStore::default() }),
@@ -135,7 +134,7 @@ impl ImdsClient {
     }
 
     async fn fetch_token(&self) -> Result<Token, ImdsError> {
-        let request = self.http.request(Method::PUT, self.url(TOKEN_PATH));
+        let request = self.http.request(Method::PUT, self.url(TOKEN_PATH)).timeout(TOKEN_LIMIT);
         let response = match request.header(TTL_HEADER, TTL_SECONDS).send().await {
             Ok(response) => response,
             Err(error) if error.is_timeout() && !error.is_connect() => {

@@ -98,6 +98,22 @@ async fn service_that_is_away_slow_or_failing_is_an_error_in_bounded_time() {
     assert_eq!(read(&client, path::SPOT_ACTION).await, Ok(None));
 }
 
+/// Case 10, the slow path itself.
+#[tokio::test]
+async fn answer_that_takes_most_of_the_cycle_is_read() {
+    let (_imds, handle, client) = started();
+    read(&client, path::SPOT_ACTION).await.unwrap();
+    handle.fault(path::ZONE, Fault::Delay(Duration::from_millis(1500)));
+    let begun = Instant::now();
+    let (slow, other) = futures::join!(read(&client, path::ZONE), async {
+        let other = read(&client, path::SPOT_ACTION).await;
+        (other, begun.elapsed())
+    });
+    assert_eq!(slow, Ok(Some("us-east-2b".to_owned())));
+    assert_eq!(other.0, Ok(None));
+    assert!(other.1 < Duration::from_millis(1500), "another path waited for it: {other:?}");
+}
+
 /// Case 5, the time of a cycle: a refused token costs two more calls, each of them slow.
 #[tokio::test]
 async fn cycle_of_calls_that_are_all_slow_ends_in_time_and_the_next_one_succeeds() {
