@@ -164,10 +164,12 @@ impl DrainKey {
         self.seen = Some(SeenDrain { record, deadline });
     }
 
-    /// Whether the agent that speaks for the replica may still hold something of the drain.
-    pub(super) fn awaits_leader(&self, now: Instant) -> bool {
-        let seen = self.seen.as_ref().filter(|seen| seen.is_active() && !self.leads_replica());
-        seen.is_some_and(|seen| seen.record.state < DrainState::Drained && now < seen.deadline)
+    /// Whether the agent that speaks for the replica may still hold something of this drain, or be
+    /// about to: as long as the key does not say that it is done.
+    pub(super) fn awaits_leader(&self, drain: &RunningDrain, now: Instant) -> bool {
+        let seen = self.seen.as_ref().filter(|seen| seen.is_active());
+        let is_done = seen.is_some_and(|seen| seen.record.state >= DrainState::Drained);
+        !self.leads_replica() && !is_done && now < drain.deadline()
     }
 
     /// Names the drain that the key asks for.

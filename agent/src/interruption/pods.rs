@@ -69,7 +69,7 @@ impl Flow {
             return;
         };
         let around = DrainAround {
-            holdings: self.holdings(),
+            holdings: self.holdings(drain, now),
             is_cordoned: self.node.is_marked(),
             // The planner holds back no longer than to deadline − reserve.
             held_until: self.checkpoint.is_awaited().then(|| drain.deadline()),
@@ -90,12 +90,14 @@ impl Flow {
         if self.evicts_for(drain) { self.evictions.left() } else { Some(0) }
     }
 
-    /// Who of this node still holds work.
-    fn holdings(&self) -> Holdings {
+    /// Who still holds work in the pods of this node. The engine of an EP group runs on all of its
+    /// nodes: without one of its pods the streams of the agent that leads it would end.
+    fn holdings(&self, drain: &RunningDrain, now: Instant) -> Holdings {
         let claims = self.shared.gate.has_claims();
+        let has_own = claims || !self.shared.desk.ledger().is_empty();
         let may_hold_directly = self.direct.units() != Some(0);
         Holdings {
-            has_streams: claims || !self.shared.desk.ledger().is_empty(),
+            has_streams: has_own || self.key.awaits_leader(drain, now),
             has_worker_units: claims
                 || may_hold_directly
                 || self.shared.workers.workers().held() > 0,

@@ -40,7 +40,7 @@ impl Flow {
             why: drain.why(),
             deadline: drain.deadline(),
             is_drained: drain.is_drained(),
-            awaits_leader: self.key.awaits_leader(now),
+            awaits_leader: self.key.awaits_leader(drain, now),
             idle_since: drain.idle_since(),
             pods_left: self.pods_left(drain),
             held_directly: self.direct.units(),

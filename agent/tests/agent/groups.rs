@@ -201,6 +201,30 @@ async fn engine_pod_of_a_group_may_go_only_once_the_leader_has_handed_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn engine_pod_of_a_noticed_worker_stays_while_a_stream_of_the_leader_may_still_finish() {
+    let world = World::new();
+    world.enqueue([group("a", 4, 600)]).await;
+    let leader = world.node("n1").start();
+    let worker = world.node("n2").without_engine().start();
+    world.pods.bind(&leader.name, engine_pod(0));
+    world.pods.bind(&worker.name, engine_pod(1));
+    world.pods.bind(&worker.name, SeenPod::ordinary("rl", "web", "web"));
+    until(|| async {
+        let nodes = world.queue.view().await.unwrap().nodes;
+        nodes.iter().all(|node| node.replica.as_str() == "ep-0")
+    })
+    .await;
+    worker.wait_until(|agent| agent.is_gate_open()).await;
+    leader.wait_until(|agent| agent.counts().tokens_stored > 4 * 100).await;
+    worker.announce(60);
+    within(world.pods.wait_for(|pods| pods.departed().len() == 2)).await;
+    let departed = world.pods.departed();
+    let departed: Vec<&str> = departed.iter().map(|departed| &*departed.pod.name).collect();
+    assert_eq!(departed, ["web", "ep-0-1"]);
+    assert_eq!(leader.agent.counts().units_completed, 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn replica_follows_the_labels_of_the_engine_pods() {
     let world = World::new();
     world.enqueue([group("a", 8, 100_000)]).await;
