@@ -231,7 +231,7 @@ impl Flow {
         self.checkpoint.steer(goes, &self.shared, &self.lanes, now);
         self.direct.steer(self.drain.is_some(), &self.shared, &self.lanes, now);
         self.note_drained(now);
-        self.closing.steer(&self.shared, &self.lanes, now);
+        self.closing.steer(&self.key, self.drain.as_ref(), &self.shared, &self.lanes, now);
         self.key.steer(&self.notices, self.drain.as_ref(), &self.shared, &self.lanes, now);
         if self.ending_by.is_none() {
             let reason = self.drain.as_ref().and_then(|drain| drain.mark());
@@ -300,9 +300,8 @@ impl Flow {
             (Some(drain), Some(want)) => drain.tighten(want, &self.key, now),
             (Some(drain), None) => {
                 let report = drain.cancel(&self.shared, now);
-                let begun = drain.begun();
+                self.report(report);
                 self.drain = None;
-                self.report(report, begun);
             }
         }
     }
@@ -329,16 +328,13 @@ impl Flow {
         let waits = self.checkpoint.is_awaited() && now < cut_off;
         let (here, others) = (self.direct.hold(), self.key.others_hold());
         let report = drain.note_progress(&self.shared, waits, (here, others), now);
-        let begun = drain.begun();
-        self.report(report, begun);
+        self.report(report);
     }
 
-    /// Keeps what a drain came to: here, and for operators in Redis.
-    fn report(&mut self, report: Option<DrainReport>, begun: Instant) {
-        let Some(report) = report else { return };
-        if let Some(closing) = self.key.closing_report(&report, begun, &self.shared) {
-            self.closing.add(closing);
-        }
+    /// Keeps what the drain came to: here, and for operators in Redis.
+    fn report(&mut self, report: Option<DrainReport>) {
+        let Some((report, drain)) = report.zip(self.drain.as_ref()) else { return };
+        self.closing.add(report.clone(), drain);
         self.shared.standing.send_modify(|standing| {
             if standing.reports.len() == REPORTS_KEPT {
                 standing.reports.remove(0);

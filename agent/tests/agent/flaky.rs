@@ -20,6 +20,8 @@ pub struct FlakyPort {
     /// Whether reclaiming alone fails, and how often it did.
     keeps_from_reclaiming: AtomicBool,
     refused_reclaims: AtomicU64,
+    /// Whether asking for a drain alone fails.
+    keeps_from_draining: AtomicBool,
 }
 
 impl FlakyPort {
@@ -32,6 +34,7 @@ impl FlakyPort {
             unanswered_leases: AtomicU64::new(0),
             refused_writes: AtomicU64::new(0),
             keeps_from_reclaiming: AtomicBool::new(false),
+            keeps_from_draining: AtomicBool::new(false),
             refused_reclaims: AtomicU64::new(0),
         })
     }
@@ -69,6 +72,11 @@ impl FlakyPort {
     /// Such calls that failed.
     pub fn refused_reclaims(&self) -> u64 {
         self.refused_reclaims.load(Ordering::SeqCst)
+    }
+
+    /// Lets calls fail that ask for a drain, and no others; or no more.
+    pub fn keep_from_draining(&self, keeps: bool) {
+        self.keeps_from_draining.store(keeps, Ordering::SeqCst);
     }
 
     fn check(&self) -> Result<(), QueueError> {
@@ -114,6 +122,10 @@ impl QueuePort for FlakyPort {
 
     async fn control(&self, command: ControlCommand) -> Result<ControlReply, QueueError> {
         self.check()?;
+        let asks_for_drain = matches!(command, ControlCommand::RequestDrain(_));
+        if asks_for_drain && self.keeps_from_draining.load(Ordering::SeqCst) {
+            return Err(taken_away());
+        }
         self.inner.control(command).await
     }
 

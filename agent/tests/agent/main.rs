@@ -26,6 +26,7 @@ mod outages;
 mod preemption;
 mod probes;
 mod regrouped;
+mod reports;
 mod restarts;
 mod soak;
 mod trainers;

@@ -9,15 +9,16 @@ use crate::interruption::drain::DrainReport;
 use crate::shared::Shared;
 
 impl DrainKey {
-    /// A drain's report as operators find it; the agent that leads the replica makes it.
+    /// The report of the drain that `request_id` names as operators find it; the agent that leads
+    /// the replica makes it. None before the keys were read.
     pub(in crate::interruption) fn closing_report(
         &self,
         report: &DrainReport,
+        request_id: &str,
         begun: Instant,
         shared: &Shared,
     ) -> Option<ClosingReport> {
-        let record = &self.seen.as_ref().filter(|_| self.leads_replica())?.record;
-        let (view, _) = self.read.as_ref()?;
+        let (view, _) = self.read.as_ref().filter(|_| self.leads_replica())?;
         let begun_at = self.on_server_clock(begun)?;
         let millis = whole_millis;
         let nodes = view.members.as_ref().map_or(1, |members| members.len().max(1));
@@ -25,7 +26,7 @@ impl DrainKey {
         let hours = report.duration.as_secs_f64() / 3600.0;
         let dollars = shared.dollars_per_hour().map(|price| price * f64::from(nodes) * hours);
         Some(ClosingReport {
-            request_id: record.request_id.clone(),
+            request_id: request_id.to_owned(),
             replica: self.membership.replica.clone(),
             node: self.node.clone(),
             reason: report.reason,
