@@ -29,17 +29,14 @@ use super::{Event, Lanes, SeenView};
 use crate::config::AgentConfig;
 use crate::kubernetes::Membership;
 use crate::shared::Shared;
-use anew::is_made_anew;
 
 mod anew;
+mod due;
 mod report;
 
 /// Bounds of the pause after a call that was not answered.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-
-/// Difference of two deadlines below which they are the same: clocks and calls are not exact.
-const DEADLINE_SLACK: Duration = Duration::from_secs(1);
 
 /// A write of the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -260,58 +257,6 @@ impl DrainKey {
         lanes.push(write.map(move |answer| Event::KeyWritten(call, answer)).boxed());
     }
 
-    fn due_call(
-        &self,
-        notices: &Notices,
-        drain: Option<&RunningDrain>,
-        now: Instant,
-    ) -> Option<Call> {
-        let active = self.seen.as_ref().filter(|seen| seen.is_active());
-        if let Some(own) = self.own_want(notices, drain, now) {
-            let is_told = active.is_some_and(|seen| {
-                let is_early = seen.deadline <= own.deadline + DEADLINE_SLACK;
-                let is_notice = seen.record.reason == DrainReason::Notice;
-                is_early && (is_notice || own.reason != DrainReason::Notice)
-            });
-            if !is_told {
-                return Some(Call::Request(own));
-            }
-        } else if let Some(seen) = active {
-            let is_ours = self.own_requests.has_named(&seen.record.request_id);
-            let may_cancel = seen.record.state != DrainState::Terminating;
-            // What this very process asked for has no reasons that it does not know, but for a
-            // notice that others have seen.
-            let reason = seen.record.reason;
-            let is_own = self.own_requests.is_current(&seen.record.request_id);
-            let is_known = is_own && reason != DrainReason::Notice;
-            let is_withdrawn = || is_ours && notices.is_quiet_for(reason, is_known, now);
-            if may_cancel && (is_made_anew(&self.membership, &seen.record) || is_withdrawn()) {
-                return Some(Call::Report(DrainState::Cancelled));
-            }
-        }
-        self.due_report(drain, now)
-    }
-
-    fn due_report(&self, drain: Option<&RunningDrain>, now: Instant) -> Option<Call> {
-        let seen = self.seen.as_ref().filter(|seen| seen.is_active() && self.leads_replica())?;
-        // Past the deadline no lease of the others is left either.
-        let is_alone = self.others_hold().is_nothing() || now >= seen.deadline;
-        let is_drained = drain?.is_drained() && is_alone;
-        let is_rehearsal = seen.record.reason == DrainReason::Drill;
-        // A rehearsal is over when it is done, or its time is: the node returns to work, whatever
-        // has become of the one who asked.
-        if is_rehearsal && (seen.record.state == DrainState::Drained || now >= seen.deadline) {
-            return Some(Call::Report(DrainState::Cancelled));
-        }
-        let reached = if is_drained { DrainState::Drained } else { DrainState::Draining };
-        (seen.record.state < reached).then_some(Call::Report(reached))
-    }
-
-    /// Whether others still have to be told how far the drain is.
-    pub(super) fn has_call_to_make(&self, drain: Option<&RunningDrain>, now: Instant) -> bool {
-        self.turn.is_calling() || self.due_report(drain, now).is_some()
-    }
-
     fn request(&mut self, own: Want, now: Instant) -> DrainRequest {
         DrainRequest {
             replica: self.membership.replica.clone(),
@@ -320,21 +265,6 @@ impl DrainKey {
             reason: own.reason,
             remaining: own.deadline.saturating_duration_since(now),
             lost: self.lost_by(own),
-        }
-    }
-
-    /// What this node says about its end: it is lost, unless it only leaves for a while.
-    fn lost_by(&self, own: Want) -> NodeNames {
-        match own.reason {
-            DrainReason::Notice
-            | DrainReason::Maintenance
-            | DrainReason::Lifecycle
-            | DrainReason::Foreign
-                if own.goes =>
-            {
-                NodeNames::from(self.node.clone())
-            }
-            _ => NodeNames::default(),
         }
     }
 

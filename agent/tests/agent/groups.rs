@@ -51,6 +51,26 @@ async fn notice_of_one_node_stops_the_whole_group_by_a_hint_and_drains_its_engin
     assert!(drain.request_id.starts_with("notice-n2-"), "{drain:?}");
 }
 
+/// Who looks at the drain later asks it which nodes go: the controller, operators.
+#[tokio::test(flavor = "multi_thread")]
+async fn second_node_with_a_notice_is_named_in_the_drain_too() {
+    let world = World::new();
+    let nodes = start_group(&world, 2);
+    for node in &nodes {
+        node.wait_until(|agent| agent.is_gate_open()).await;
+    }
+    for (node, lost) in [(&nodes[1], "n1"), (&nodes[2], "n1,n2")] {
+        node.announce(60);
+        until(|| async {
+            let drains = world.queue.view().await.unwrap().drains;
+            drains.first().is_some_and(|drain| drain.lost.to_string() == lost)
+        })
+        .await;
+    }
+    within(world.marks.wait_for(&nodes[2].name, |marked| marked.is_cordoned)).await;
+    assert!(!world.marks.node(&nodes[0].name).is_cordoned);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn survivors_are_told_as_idle_and_only_the_lost_node_is_marked() {
     let world = World::new();

@@ -77,6 +77,42 @@ fn notice_is_told_until_the_key_says_so() {
 }
 
 #[test]
+fn notice_is_told_until_the_key_names_the_node_among_those_that_go() {
+    let now = Instant::now();
+    let mut key = key();
+    key.join(ep_0(false));
+    let noticed = notices(Some(Duration::from_secs(60)), now);
+    let lost = |names: &str| DrainRecord {
+        replica: "ep-0".parse().expect("valid"),
+        lost: names.to_owned().try_into().expect("valid"),
+        ..record("notice-n2", DrainReason::Notice, DrainState::Drained)
+    };
+    let mut due = |names: &str| {
+        let view = ControlView { now: SERVER_NOW, drains: vec![lost(names)], ..Default::default() };
+        let view = Arc::new(view.into_replica("ep-0".parse().expect("valid")));
+        key.take_view(&SeenView { view, at: now });
+        key.due_call(&noticed, None, now)
+    };
+    assert!(matches!(due("n2"), Some(Call::Request(_))));
+    assert_eq!(due("n1,n2"), None);
+}
+
+#[test]
+fn rehearsal_says_nothing_of_a_notice() {
+    let now = Instant::now();
+    let mut key = key();
+    let drill = DrainRecord {
+        lost: NodeNames::from(key.node.clone()),
+        ..record("drill-1", DrainReason::Drill, DrainState::Draining)
+    };
+    key.take_view(&view(vec![drill], now));
+    for lead in [Duration::from_secs(60), Duration::from_secs(100)] {
+        let call = key.due_call(&notices(Some(lead), now), None, now);
+        assert!(matches!(call, Some(Call::Request(_))));
+    }
+}
+
+#[test]
 fn only_own_requests_are_taken_back_and_only_when_all_is_quiet() {
     let now = Instant::now();
     let mut key = key();
