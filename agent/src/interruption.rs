@@ -281,9 +281,8 @@ impl Flow {
 
     /// Begins, tightens or ends the drain.
     fn steer_drain(&mut self, want: Option<Want>, now: Instant) {
-        if let Some(mut drain) = self.drain.take_if(|drain| drain.is_superseded(&self.key)) {
-            // A report would bear the name of the one that follows.
-            drain.cancel(&self.shared, now);
+        if self.drain.as_ref().is_some_and(|drain| drain.is_superseded(&self.key)) {
+            self.cancel_drain(now);
         }
         match (&mut self.drain, want) {
             (None, None) => {}
@@ -298,12 +297,14 @@ impl Flow {
                 self.drain = Some(drain);
             }
             (Some(drain), Some(want)) => drain.tighten(want, &self.key, now),
-            (Some(drain), None) => {
-                let report = drain.cancel(&self.shared, now);
-                self.report(report);
-                self.drain = None;
-            }
+            (Some(_), None) => self.cancel_drain(now),
         }
+    }
+
+    fn cancel_drain(&mut self, now: Instant) {
+        let report = self.drain.as_mut().and_then(|drain| drain.cancel(&self.shared, now));
+        self.report(report);
+        self.drain = None;
     }
 
     /// The queue lane: whatever will not finish in time leaves now.

@@ -32,13 +32,16 @@ register_control('control_drain', 'finishes', function(keys, arguments)
 
   local function request(reason, remaining, lost)
     local state, deadline = field('state'), now + remaining
-    if state and state ~= 'cancelled' then
+    local stands = state and state ~= 'cancelled'
+    -- A rehearsal ends by itself, and would take with it what joins it.
+    local gives_way = stands and field('reason') == 'drill' and reason ~= 'drill'
+    if stands and not gives_way then
       set('deadline', math.min(tonumber(field('deadline')), deadline))
       set('generation', math.max(tonumber(field('generation')), generation))
       if reason == 'notice' then set('reason', reason) end
       lost = union(field('lost') or '', lost)
       if lost ~= '' then set('lost', lost) end
-    elseif not state or field('request_id') ~= request_id then
+    elseif stands or not state or field('request_id') ~= request_id then
       call('DEL', keys[1])
       call('HSET', keys[1], 'replica', replica, 'request_id', request_id,
         'reason', reason, 'state', 'requested')

@@ -94,9 +94,6 @@ async fn ask(
 ) -> anyhow::Result<Answer> {
     let view = queue.view().await?;
     let record = find_node(&view, node)?;
-    if let Some(why) = view.active_drain(&record.replica).and_then(why_not_ask) {
-        return Ok(refusal(format!("nothing was done: {why}")));
-    }
     let request = DrainRequest {
         replica: record.replica.clone(),
         request_id: format!("operator-{node}-{}", uuid::Uuid::new_v4()),
@@ -107,10 +104,6 @@ async fn ask(
     };
     let request_id = request.request_id.clone();
     let drain = queue.request_drain(request).await?;
-    // A rehearsal that began meanwhile would end by itself, and the drain with it.
-    if let Some(why) = why_not_ask(&drain) {
-        return Ok(refusal(why));
-    }
     let view = queue.view().await?;
     let asked = Asked { record, is_new: drain.request_id == request_id, drain, view: &view };
     if !waits {
@@ -124,14 +117,6 @@ async fn ask(
     let end = follow::wait_until_over(queue, &followed).await?;
     let report = follow::closing_report(queue, &followed).await?;
     Ok(asked.tell(Some((end, report))))
-}
-
-/// Why an operator's drain cannot be part of one that stands.
-fn why_not_ask(drain: &DrainRecord) -> Option<String> {
-    (drain.reason == DrainReason::Drill).then(|| {
-        let replica = &drain.replica;
-        format!("a rehearsal of {replica} is under way and ends by itself; ask again after it")
-    })
 }
 
 /// A drain that was asked for.

@@ -114,7 +114,13 @@ async fn rehearse(
         // Nobody has led it: nothing else would let the replica return to work.
         take_back(queue, &followed).await?;
     }
-    Ok(tell(node, &followed, window, report.as_ref()))
+    let after = queue.view().await?;
+    let overtaken_by = after
+        .active_drain(&followed.replica)
+        .filter(|drain| drain.request_id != followed.request_id)
+        .map(|drain| drain.reason);
+    let verdict = Verdict::of(report.as_ref(), overtaken_by, window);
+    Ok(tell(node, &followed, window, (verdict, report.as_ref())))
 }
 
 /// Why a node cannot rehearse now.
@@ -169,13 +175,19 @@ impl Verdict {
         matches!(self, Self::InTime(_) | Self::NothingHeld)
     }
 
-    fn of(report: Option<&ClosingReport>, window: DrainWindow) -> Self {
-        let Some(report) = report else { return Self::NoReport };
+    /// `overtaken_by`: why the replica drains by now, if somebody else has asked for it.
+    fn of(
+        report: Option<&ClosingReport>,
+        overtaken_by: Option<DrainReason>,
+        window: DrainWindow,
+    ) -> Self {
+        let unfinished = |otherwise| overtaken_by.map_or(otherwise, Self::Overtaken);
+        let Some(report) = report else { return unfinished(Self::NoReport) };
         if report.reason != DrainReason::Drill {
             return Self::Overtaken(report.reason);
         }
         match report.outcome {
-            DrainOutcome::Cancelled => return Self::TakenBack,
+            DrainOutcome::Cancelled => return unfinished(Self::TakenBack),
             DrainOutcome::Overdue => return Self::LeftBehind(report.units_left),
             DrainOutcome::Drained if report.units_held == 0 => return Self::NothingHeld,
             DrainOutcome::Drained => {}
@@ -227,9 +239,8 @@ fn tell(
     node: &NodeName,
     followed: &Followed,
     window: DrainWindow,
-    report: Option<&ClosingReport>,
+    (verdict, report): (Verdict, Option<&ClosingReport>),
 ) -> Answer {
-    let verdict = Verdict::of(report, window);
     let text = verdict.to_text(node, window.remaining);
     let spare_ms = match verdict {
         Verdict::InTime(spare) => Value::from(whole_millis(spare)),
@@ -281,10 +292,21 @@ mod tests {
             (report("n1"), Verdict::Overtaken(DrainReason::Notice), false),
         ];
         for (report, expected, is_good) in table {
-            let verdict = Verdict::of(Some(&report), WINDOW);
+            let verdict = Verdict::of(Some(&report), None, WINDOW);
             assert_eq!((verdict, verdict.is_good()), (expected, is_good), "{report:?}");
         }
-        assert!(!Verdict::of(None, WINDOW).is_good());
+        assert!(!Verdict::of(None, None, WINDOW).is_good());
+    }
+
+    #[test]
+    fn rehearsal_that_another_drain_has_overtaken_shows_nothing_unless_it_was_over() {
+        let of = |report: Option<&ClosingReport>| {
+            Verdict::of(report, Some(DrainReason::Notice), WINDOW)
+        };
+        let cancelled = ClosingReport { outcome: DrainOutcome::Cancelled, ..drill() };
+        assert_eq!(of(None), Verdict::Overtaken(DrainReason::Notice));
+        assert_eq!(of(Some(&cancelled)), Verdict::Overtaken(DrainReason::Notice));
+        assert!(of(Some(&drill())).is_good());
     }
 
     #[test]

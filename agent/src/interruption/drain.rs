@@ -305,7 +305,7 @@ impl RunningDrain {
 
     /// It was taken back; gives the report unless there was one.
     pub(super) fn cancel(&mut self, shared: &Shared, now: Instant) -> Option<DrainReport> {
-        tracing::info!(reason = self.reason_word(), "drain cancelled, work is leased again");
+        tracing::info!(reason = self.reason_word(), "drain taken back");
         self.close(shared, DrainOutcome::Cancelled, [0; 2], now)
     }
 

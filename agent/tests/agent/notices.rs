@@ -259,6 +259,24 @@ async fn rehearsal_hands_back_reports_marks_nothing_and_returns_to_work_by_itsel
     assert!(!marked.is_cordoned && marked.taint.is_none(), "{marked:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn drain_asked_for_during_a_rehearsal_outlives_it() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 100_000)]).await;
+    let node = world.node("n1").with_engine(|engine| engine.context_length = 200_000).start();
+    node.wait_until_busy(8).await;
+    let request_id = "drill-1".to_owned();
+    let drill = DrainRequest { reason: DrainReason::Drill, request_id, ..scale_in(&node.name, 5) };
+    world.queue.request_drain(drill).await.unwrap();
+    world.queue.request_drain(scale_in(&node.name, 60)).await.unwrap();
+    within(world.marks.wait_for(&node.name, |marked| marked.is_cordoned)).await;
+    until(|| async { world.queue.view().await.unwrap().drains[0].state == DrainState::Drained })
+        .await;
+    assert!(!node.agent.is_gate_open() && node.agent.held() == 0);
+    let report = node.agent.report().drains.pop().unwrap();
+    assert!(report.lead > Duration::from_secs(30), "the rehearsal's time is its own: {report:?}");
+}
+
 /// Taken back and asked for anew between two looks of the agent: it is another drain, with a
 /// deadline and a report of its own.
 #[tokio::test(flavor = "multi_thread")]

@@ -164,10 +164,13 @@ impl DrainRequest {
     /// What holds after this request at `now`, given what stood before.
     ///
     /// A running drain keeps its identity and progress: its deadline only becomes earlier, nodes
-    /// that are lost add up, and an AWS notice overrides any other reason.
+    /// that are lost add up, and an AWS notice overrides any other reason. A rehearsal gives way to
+    /// any other drain: it ends by itself, and would take with it what joins it.
     pub fn merge(&self, before: Option<&DrainRecord>, now: UnixMillis) -> DrainRecord {
         let deadline = now.plus(self.remaining);
-        match before {
+        let is_drill = |reason| reason == DrainReason::Drill;
+        let gives_way = |it: &&DrainRecord| is_drill(it.reason) && !is_drill(self.reason);
+        match before.filter(|before| !gives_way(before)) {
             Some(running) if running.state != DrainState::Cancelled => DrainRecord {
                 deadline: running.deadline.min(deadline),
                 reason: if self.reason == DrainReason::Notice {

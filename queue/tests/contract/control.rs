@@ -18,6 +18,7 @@ laws![
     records_are_read_as_they_were_written,
     replica_reads_what_concerns_it,
     drain_deadline_only_becomes_earlier,
+    rehearsal_gives_way_to_any_other_drain,
     drain_goes_forward_only_and_reports_name_their_request,
     cancelled_drain_can_be_asked_for_again,
     older_generation_is_refused,
@@ -118,6 +119,30 @@ async fn drain_deadline_only_becomes_earlier(world: World) {
     let later = world.queue.request_drain(request("c", DrainReason::Operator, 900)).await.unwrap();
     assert_eq!(later.deadline, notice.deadline);
     assert_eq!(later.reason, DrainReason::Notice, "a notice overrides and stays");
+}
+
+async fn rehearsal_gives_way_to_any_other_drain(world: World) {
+    use DrainReason::*;
+    let lost = NodeNames::from("n1".parse::<NodeName>().unwrap());
+    for reason in [Notice, Rebalance, Maintenance, Lifecycle, ScaleIn, Swap, Operator, Foreign] {
+        let (drill, real) = (format!("drill-{reason:?}"), format!("{reason:?}"));
+        let rehearsal = world.queue.request_drain(request(&drill, Drill, 30)).await.unwrap();
+        report(&world, &drill, 0, DrainState::Drained).await;
+        let asked = DrainRequest { lost: lost.clone(), ..request(&real, reason, 600) };
+        let asked = world.queue.request_drain(asked).await.unwrap();
+        let facts = (asked.reason, asked.state, asked.request_id.as_str(), &asked.lost);
+        assert_eq!(facts, (reason, DrainState::Requested, &*real, &lost));
+        assert!(asked.deadline > rehearsal.deadline && asked.requested_at >= rehearsal.requested_at);
+        // Who has begun the rehearsal, or speaks for it, ends nothing any more; nor does another.
+        let after = report(&world, &drill, 0, DrainState::Cancelled).await;
+        assert_eq!(after, asked);
+        let after = world.queue.request_drain(request("another", Drill, 900)).await.unwrap();
+        assert_eq!(after, asked);
+        report(&world, &real, 0, DrainState::Cancelled).await;
+    }
+    world.queue.request_drain(request("first", Drill, 30)).await.unwrap();
+    let second = world.queue.request_drain(request("second", Drill, 20)).await.unwrap();
+    assert_eq!(second.request_id, "first", "one rehearsal at a time");
 }
 
 async fn drain_goes_forward_only_and_reports_name_their_request(world: World) {

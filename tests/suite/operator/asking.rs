@@ -93,14 +93,26 @@ async fn drain_that_no_operator_began_is_not_taken_back() {
         let drains = run.queue.view().await.unwrap().drains;
         assert!(drains.contains(&before), "{drains:?}");
     }
-    // A rehearsal ends by itself; an operator's drain must not become a part of it.
-    run.put_node("n9", "n9").await;
-    let drill = run.request("n9", DrainReason::Drill).await;
-    let said = run.command(&["drain", "n9"]).await;
-    assert_eq!(said.code, 1);
-    assert!(said.out.contains("a rehearsal of n9 is under way"), "{}", said.out);
-    assert!(run.queue.view().await.unwrap().drains.contains(&drill));
-    assert_eq!(run.command(&["drain", "n9", "--cancel"]).await.code, 0);
+}
+
+/// Else the drain would end with the rehearsal.
+#[tokio::test]
+async fn drain_takes_the_place_of_a_rehearsal() {
+    let redis = require!(Redis::start().await);
+    let run = Run::begin(&redis, "overtaken").await;
+    run.put_node("n1", "n1").await;
+    let drill = run.json(&["drill", "n1", "--notice", "2s", "--reserve", "100ms"]);
+    let drain = async {
+        view_becomes(&run.queue, "the rehearsal", |view| !view.drains.is_empty()).await.unwrap();
+        run.json(&["drain", "n1"]).await
+    };
+    let ((drill_code, drill), (drain_code, drain)) = tokio::join!(drill, drain);
+    assert_eq!((drain_code, &drain["isNew"]), (0, &json!(true)));
+    assert_eq!(drill_code, 1);
+    let verdict = drill["verdict"].as_str().unwrap();
+    assert!(verdict.contains("n1 drains in earnest (operator)"), "{verdict}");
+    let stands = run.queue.view().await.unwrap().drains.remove(0);
+    assert_eq!((stands.reason, stands.state), (DrainReason::Operator, DrainState::Requested));
 }
 
 #[tokio::test]
