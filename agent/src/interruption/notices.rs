@@ -140,10 +140,11 @@ impl Notices {
         }
     }
 
-    /// Whether it is certain that nothing empties the node: every source says so again and again,
-    /// or carries nothing that counts any more. Before the first looks nothing is certain, unless
-    /// all that the drain was ever asked for is known here. Other handlers must be known to be
-    /// quiet as well where one of them was the reason.
+    /// Whether it is certain that nothing empties the node for this reason any more: its source
+    /// says so again and again, or carries nothing that counts. Before the first looks nothing is
+    /// certain, unless all that the drain was ever asked for is known here. Other sources are not
+    /// asked: one that cannot be read would keep the node out of work for ever, and what it
+    /// announces later is a notice of its own.
     pub(super) fn is_quiet_for(
         &self,
         reason: DrainReason,
@@ -159,9 +160,10 @@ impl Notices {
             _ => false,
         };
         let is_foreign_over = reason != DrainReason::Foreign || self.foreign.is_quiet();
+        let source = source_of(reason);
         self.emptying(now).is_none()
             && is_foreign_over
-            && (is_all_known || Source::ALL.iter().all(|s| is_absent(s) || is_over(s)))
+            && (is_all_known || source.is_none_or(|it| is_absent(&it) || is_over(&it)))
     }
 
     /// The notice that empties the node, with the earliest deadline of all that do. Of several the
@@ -260,6 +262,21 @@ impl Notices {
     pub(super) fn lead_of(&self, source: Source) -> Option<Duration> {
         let notice = self.by_source.get(&source)?.notice;
         notice.remaining(notice.first_seen)
+    }
+}
+
+/// The source of the notices that give this reason; none where AWS does not.
+fn source_of(reason: DrainReason) -> Option<Source> {
+    match reason {
+        DrainReason::Notice => Some(Source::Spot),
+        DrainReason::Rebalance => Some(Source::Rebalance),
+        DrainReason::Lifecycle => Some(Source::Lifecycle),
+        DrainReason::Maintenance => Some(Source::Maintenance),
+        DrainReason::ScaleIn
+        | DrainReason::Swap
+        | DrainReason::Operator
+        | DrainReason::Foreign
+        | DrainReason::Drill => None,
     }
 }
 

@@ -31,4 +31,5 @@ mod restarts;
 mod soak;
 mod trainers;
 mod weights;
+mod withdrawals;
 mod world;

@@ -113,7 +113,7 @@ fn rehearsal_says_nothing_of_a_notice() {
 }
 
 #[test]
-fn only_own_requests_are_taken_back_and_only_when_all_is_quiet() {
+fn only_own_requests_are_taken_back_and_only_when_their_source_is_quiet() {
     let now = Instant::now();
     let mut key = key();
     let own = record(OWN, DrainReason::Notice, DrainState::Drained);

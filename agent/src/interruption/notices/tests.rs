@@ -105,16 +105,31 @@ fn only_repeated_absence_withdraws() {
     let news = notices.see(look(start, 5, Source::Spot, None));
     assert_eq!(news, News::Withdrawn(NoticeKind::SpotTerminate));
     assert!(notices.emptying(start).is_none());
-    assert!(
-        !notices.is_quiet_for(DrainReason::Notice, false, start),
-        "the other sources have said nothing yet"
-    );
-    for source in [Source::Rebalance, Source::Lifecycle, Source::Maintenance] {
-        (0..3).for_each(|after| {
-            notices.see(look(start, after, source, None));
-        });
-    }
     assert!(notices.is_quiet_for(DrainReason::Notice, false, start));
+}
+
+/// One that cannot be read keeps no node out of work that it did not take out.
+#[test]
+fn reason_is_over_when_its_own_source_says_so() {
+    let start = Instant::now();
+    let sources = [
+        (Source::Spot, DrainReason::Notice),
+        (Source::Rebalance, DrainReason::Rebalance),
+        (Source::Lifecycle, DrainReason::Lifecycle),
+        (Source::Maintenance, DrainReason::Maintenance),
+    ];
+    for (source, _) in sources {
+        let mut notices = Notices::new(terms(RebalanceAction::Drain));
+        for after in 0..3 {
+            let is_quiet = |(_, reason): &_| notices.is_quiet_for(*reason, false, start);
+            assert!(!sources.iter().any(is_quiet), "{source:?}, {after} looks");
+            notices.see(look(start, after, source, None));
+        }
+        for (other, reason) in sources {
+            let is_quiet = notices.is_quiet_for(reason, false, start);
+            assert_eq!(is_quiet, source == other, "{reason:?}, {source:?} is quiet");
+        }
+    }
 }
 
 #[test]
