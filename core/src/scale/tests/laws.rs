@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::goals::{any_goals, spent};
 use super::world::{ON_DEMAND, SPOT, World};
 use crate::observation::{DrainPurpose, DrainStage, ReplicaState, Signal, TrainerPhase};
-use crate::scale::{Action, CapacityReason, Reason, SwapStep, plan_scale};
+use crate::scale::{Action, CapacityReason, LeaveReason, Reason, SwapStep, plan_scale};
 
 const PHASES: [TrainerPhase; 5] = [
     TrainerPhase::Train,
@@ -47,8 +48,13 @@ fn blind(world: &mut World, bits: u8) {
     }
 }
 
-/// Any world in which everything is known.
+/// Any world in which everything is known, with or without goals.
 fn known_world() -> impl Strategy<Value = World> {
+    (plain_world(), any_goals()).prop_map(|(world, goals)| goals.set_in(world))
+}
+
+/// Any world in which everything is known and nobody is in a hurry or short of money.
+fn plain_world() -> impl Strategy<Value = World> {
     let work = (0..600_u64, 0..200_u64, 0..40_u64);
     let bounds = (0..6_u32, 0..12_u32, 1..6_u32, 1..3_u16);
     let loads =
@@ -85,6 +91,23 @@ fn known_world() -> impl Strategy<Value = World> {
         }
         world
     })
+}
+
+/// Drains end some day; here they are over, as all notices are.
+fn quieten(world: &mut World) {
+    let ids: Vec<String> = world.replicas().iter().map(|r| r.id.to_string()).collect();
+    for id in &ids {
+        let replica = world.replica_mut(id);
+        replica.has_notice = false;
+        if replica.drain.as_ref().is_some_and(|d| d.purpose != DrainPurpose::Sizing) {
+            replica.drain = None;
+            replica.state = ReplicaState::Ready;
+        }
+        replica.leased = Signal::fresh(0);
+        if replica.drain.is_some() {
+            world.set_drain(id, DrainPurpose::Sizing, DrainStage::Drained);
+        }
+    }
 }
 
 proptest! {
@@ -161,7 +184,11 @@ proptest! {
         blind(&mut world, bits);
         for _ in 0..8 {
             let plan = world.plan();
-            let lowers = |action: &Action| matches!(action, Action::RequestDrain { .. });
+            // What cannot be paid, or is about to end, is known from the sizes alone.
+            let known = [LeaveReason::Budget, LeaveReason::ReservationEnds];
+            let lowers = |action: &Action| {
+                matches!(action, Action::RequestDrain { why, .. } if !known.contains(why))
+            };
             prop_assert!(!plan.actions.iter().any(lowers), "{plan}");
             if bits & (1 << 4) != 0 {
                 prop_assert!(plan.is_settled(), "an unknown size writes nothing: {plan}");
@@ -197,18 +224,70 @@ proptest! {
     }
 
     #[test]
-    fn settled_fleet_needs_no_change(mut world in known_world()) {
-        // The drains of others end some day; here they are over.
-        let ids: Vec<String> = world.replicas().iter().map(|r| r.id.to_string()).collect();
-        for id in &ids {
-            let replica = world.replica_mut(id);
-            replica.has_notice = false;
-            if replica.drain.as_ref().is_some_and(|d| d.purpose != DrainPurpose::Sizing) {
-                replica.drain = None;
-                replica.state = ReplicaState::Ready;
+    fn nothing_is_launched_beyond_the_budget(mut world in known_world(), bits in 0..16_u8) {
+        blind(&mut world, bits);
+        let Some(budget) = world.terms.budget else { return Ok(()) };
+        for _ in 0..8 {
+            let before = spent(&world).unwrap_or(0.0);
+            let plan = world.plan();
+            world.apply(&plan);
+            match spent(&world) {
+                Some(spent) => {
+                    let most = budget.dollars_per_hour.max(before) + 1e-6;
+                    prop_assert!(spent <= most, "{spent} of {most}: {plan}");
+                }
+                None => {
+                    let raises = |action: &Action| matches!(action, Action::Raise { .. });
+                    prop_assert!(!plan.actions.iter().any(raises), "prices are unknown: {plan}");
+                }
             }
-            replica.leased = Signal::fresh(0);
+            world.pass(Duration::from_secs(30));
         }
+    }
+
+    #[test]
+    fn fleet_that_is_too_dear_shrinks_to_its_budget_or_its_minimum(mut world in known_world()) {
+        prop_assume!(world.terms.budget.is_some());
+        quieten(&mut world);
+        for _ in 0..60 {
+            let plan = world.plan();
+            world.apply(&plan);
+            world.pass(Duration::from_secs(30));
+        }
+        let ids = world.replicas().iter().filter(|replica| replica.drain.is_none()).count();
+        let minimum = usize::try_from(world.terms.min_replicas).expect("few");
+        let budget = world.terms.budget.expect("set");
+        // What was asked for and does not come costs nothing.
+        for pool in [SPOT, ON_DEMAND] {
+            world.size_mut(pool).desired = 0;
+        }
+        let is_paid = spent(&world).is_none_or(|spent| spent <= budget.dollars_per_hour + 1e-6);
+        prop_assert!(is_paid || ids <= minimum, "{ids} replicas: {}", world.plan());
+    }
+
+    #[test]
+    fn reserved_pool_is_empty_when_it_must_be(mut world in known_world()) {
+        let Some(reservation) = world.terms.pools[ON_DEMAND].reservation.clone() else {
+            return Ok(());
+        };
+        // Longer than a drain may take, and the time to terminate.
+        prop_assume!(reservation.gone_by().remaining(world.seen.now) > Duration::from_mins(12));
+        quieten(&mut world);
+        while world.seen.now < reservation.gone_by() {
+            let plan = world.plan();
+            world.apply(&plan);
+            world.pass(Duration::from_secs(30));
+        }
+        let left = world.size_mut(ON_DEMAND).instances.len();
+        prop_assert_eq!(left, 0, "{}", world.plan());
+        let plan = world.plan();
+        world.apply(&plan);
+        prop_assert_eq!(world.size_mut(ON_DEMAND).instances.len(), 0, "{}", plan);
+    }
+
+    #[test]
+    fn settled_fleet_needs_no_change(mut world in known_world()) {
+        quieten(&mut world);
         // Longer than a swap waits for Spot to last, and than the peace between two of them.
         let quiet = Duration::from_mins(30);
         let turn = Duration::from_secs(15);

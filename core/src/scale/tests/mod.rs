@@ -11,6 +11,7 @@ mod cases_pools;
 mod cases_removal;
 mod cases_reserved;
 mod cases_swap;
+mod goals;
 mod golden;
 mod laws;
 mod limits;
