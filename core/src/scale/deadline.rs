@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use super::demand::whole;
+use super::demand::{settled, whole};
 use super::pace::count;
 use super::reason::{CapacityReason, Reason};
 use super::terms::SizingTerms;
@@ -71,12 +71,12 @@ impl Schedule {
         Self { goal, began, done }
     }
 
-    /// What the deadline asks for, when there are `wanted` replicas without it, or will be.
+    /// What the deadline asks for, when so many replicas are `wanted` without it and so many run.
     pub fn judge(
         &self,
         terms: &SizingTerms,
         time: Option<UpdateTime>,
-        wanted: u32,
+        (wanted, running): (u32, u32),
         now: UnixMillis,
     ) -> Urgency {
         let (Some(goal), Some(done)) = (self.goal, self.done) else {
@@ -93,9 +93,10 @@ impl Schedule {
         }
         let way = Way { goal, left: count(left), remaining: goal.by.remaining(now) };
         let changeovers = terms.startup * 2;
-        let least = time.map_or(0, |time| way.least(terms, time, changeovers));
-        let net =
-            time.and_then(|time| way.safety_net(time, terms.clamp(wanted.max(least)), changeovers));
+        let least = time.map_or(0, |time| way.least(time, changeovers, running));
+        let least = least.min(terms.max_replicas);
+        let wanted = terms.clamp(wanted.max(running).max(least));
+        let net = time.and_then(|time| way.safety_net(time, wanted, changeovers));
         let behind = self.behind(goal, done, now);
         Urgency {
             least,
@@ -139,10 +140,9 @@ struct Way {
 impl Way {
     /// Fewest replicas with which all that is left is done two changeovers before the deadline;
     /// none when it is too late to launch any, or when the trainer alone is too slow.
-    fn least(&self, terms: &SizingTerms, time: UpdateTime, changeovers: Duration) -> u32 {
+    fn least(&self, time: UpdateTime, changeovers: Duration, running: u32) -> u32 {
         let remaining = self.remaining.saturating_sub(changeovers).as_secs_f64();
-        let least = time.replicas_within(remaining / self.left).unwrap_or(0);
-        least.min(terms.max_replicas)
+        time.replicas_within(remaining / self.left).map_or(0, |needed| settled(needed, running))
     }
 
     /// With so many replicas all that is left would take the time up to two changeovers before the
@@ -175,4 +175,37 @@ impl Way {
 /// A number of seconds that is not negative, in whole ones.
 fn seconds(number: f64) -> Duration {
     Duration::try_from_secs_f64(number.round()).unwrap_or(Duration::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scale::tests::world::World;
+
+    /// The time that is left grows shorter all the while, the updates only when one is done.
+    #[test]
+    fn replicas_for_the_deadline_do_not_come_and_go_with_each_update() {
+        let mut world = World::new();
+        (world.terms.max_replicas, world.terms.startup) = (30, Duration::from_secs(2000));
+        // Updates of 350 s, of which training takes 200 s, and rollouts 1500 s of one replica: ten
+        // replicas at the beginning of an update, a few more at its end.
+        let time = Some(UpdateTime::new(200.0, 1500.0, true));
+        let by = world.seen.now.plus(Duration::from_secs(39_000));
+        let goal = Some(UpdateDeadline { updates: 100, by });
+        let (mut schedule, mut running, mut wanted) = (Schedule::default(), 8, Vec::new());
+        for step in 0..20 {
+            if let crate::observation::Signal::Known { value, .. } = &mut world.seen.trainer {
+                value.step = step;
+            }
+            for _ in 0..7 {
+                schedule = schedule.advance(goal, &world.seen);
+                let now = world.seen.now;
+                running = schedule.judge(&world.terms, time, (running, running), now).least;
+                wanted.push(running);
+                world.pass(Duration::from_secs(50));
+            }
+        }
+        wanted.dedup();
+        assert_eq!(wanted, [10, 11]);
+    }
 }

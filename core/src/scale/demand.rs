@@ -143,7 +143,7 @@ fn judge_buffer(
 
 /// Whole replicas for what is needed, when so many run: one more at once, one less only with some
 /// slack.
-fn settled(needed: f64, running: u32) -> u32 {
+pub(super) fn settled(needed: f64, running: u32) -> u32 {
     let with_slack = needed + SLACK_REPLICAS.max(SLACK_SHARE * needed);
     whole(needed.ceil()).max(whole(with_slack.ceil()).min(running))
 }

@@ -11,9 +11,11 @@ use super::groups::PartialGroups;
 use super::guard::RaiseGuard;
 use super::pace::Pace;
 use super::plan::{Action, ActionResult};
+use super::quota::{QuotaFamily, share_refusals};
 use super::reason::BreakerReason;
 use super::startup::StartupMemory;
 use super::swap::SwapMemory;
+use super::sync::is_spreading;
 use super::terms::SizingTerms;
 use super::window::{Keep, WishWindow};
 use super::writer::WriterMemory;
@@ -48,6 +50,20 @@ pub struct ScaleMemory {
     pub(super) planned_at: UnixMillis,
     /// Nodes of one replica, by the terms of the last plan.
     pub(super) gang: u32,
+}
+
+/// What one observation says beside sizes.
+pub(super) struct Look {
+    /// The terms, with what has been measured in the place of what the policy estimates.
+    pub terms: SizingTerms,
+    /// What limits the iteration.
+    pub bottleneck: Bottleneck,
+    /// Instances that came too late, by pool.
+    pub late: BTreeMap<PoolName, Late>,
+    /// Quotas that are used up, and until when their pools wait.
+    pub quotas: BTreeMap<QuotaFamily, UnixMillis>,
+    /// Whether weights spread.
+    pub is_sync: bool,
 }
 
 impl Default for ScaleMemory {
@@ -135,12 +151,22 @@ impl ScaleMemory {
         self.swap = SwapMemory::default();
     }
 
+    /// Takes in one more observation.
+    pub(super) fn look(&mut self, terms: &SizingTerms, observation: &Observation) -> Look {
+        self.look_at_pools(observation);
+        let bottleneck = self.look_at_run(terms, observation);
+        let terms = self.learned(terms);
+        (self.gang, self.planned_at) = (terms.gang(), observation.now);
+        self.schedule = self.schedule.advance(terms.deadline, observation);
+        self.look_at_reservations(&terms, observation.now);
+        let late = self.look_at_arrivals(&terms, observation);
+        let quotas = share_refusals(&terms, &mut self.pools);
+        let is_sync = is_spreading(observation, &self.startup);
+        Look { terms, bottleneck, late, quotas, is_sync }
+    }
+
     /// Takes in what the iteration and the starts look like, and judges what limits the run.
-    pub(super) fn look_at_run(
-        &mut self,
-        terms: &SizingTerms,
-        observation: &Observation,
-    ) -> Bottleneck {
+    fn look_at_run(&mut self, terms: &SizingTerms, observation: &Observation) -> Bottleneck {
         self.startup.note(observation);
         self.iteration = self.iteration.advance(observation, terms.concurrency_per_replica);
         let progress = self.iteration.update_progress();
@@ -149,12 +175,12 @@ impl ScaleMemory {
     }
 
     /// The terms with what has been measured in the place of what the policy estimates.
-    pub(super) fn learned(&self, terms: &SizingTerms) -> SizingTerms {
+    fn learned(&self, terms: &SizingTerms) -> SizingTerms {
         let startup = self.startup.percentile(STARTUP_SHARE).unwrap_or(terms.startup);
         SizingTerms { startup, ..terms.clone() }
     }
 
-    pub(super) fn look_at_pools(&mut self, observation: &Observation) {
+    fn look_at_pools(&mut self, observation: &Observation) {
         for view in &observation.pools {
             let next = self.pools.entry(view.name.clone()).or_default();
             *next = next.advance(view, observation.now);
@@ -164,7 +190,7 @@ impl ScaleMemory {
     }
 
     /// How far each reserved pool is in its time.
-    pub(super) fn look_at_reservations(&mut self, terms: &SizingTerms, now: UnixMillis) {
+    fn look_at_reservations(&mut self, terms: &SizingTerms, now: UnixMillis) {
         for pool in &terms.pools {
             if let Some(memory) = self.pools.get_mut(&pool.name) {
                 memory.tenure = memory.tenure.advance(terms, pool, now);
@@ -173,7 +199,7 @@ impl ScaleMemory {
     }
 
     /// Which instances came too late, and what that says about pools and launches.
-    pub(super) fn look_at_arrivals(
+    fn look_at_arrivals(
         &mut self,
         terms: &SizingTerms,
         observation: &Observation,

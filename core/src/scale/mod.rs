@@ -52,11 +52,12 @@ pub use self::stock::Stock;
 pub use self::terms::{BudgetTerms, PoolTerms, SizingTerms};
 
 use self::census::{Census, take_census};
-use self::demand::{Demand, judge_demand, whole};
+use self::deadline::Urgency;
+use self::demand::{judge_demand, whole};
 use self::guard::RaiseLimits;
+use self::memory::Look;
 use self::order::Bounds;
 pub(crate) use self::pace::count;
-use self::quota::share_refusals;
 use self::swap::SwapView;
 use self::value::{UpdateCost, UpdateTime};
 use crate::observation::Observation;
@@ -71,6 +72,20 @@ struct Sizes {
     lower_to: Option<u32>,
 }
 
+/// What is needed, and how urgently.
+struct Need {
+    /// Replicas that run or will, those on their way out left out.
+    running: u32,
+    /// How many of these run only until a swap is over.
+    surge: u32,
+    /// Replicas that the demand asks for.
+    wish: u32,
+    sizes: Sizes,
+    /// How long an update takes, once that has been measured.
+    time: Option<UpdateTime>,
+    urgency: Urgency,
+}
+
 /// Plans the size of the rollout group.
 pub fn plan_scale(
     terms: &SizingTerms,
@@ -78,24 +93,43 @@ pub fn plan_scale(
     memory: &ScaleMemory,
 ) -> ScalePlan {
     let mut memory = memory.clone();
-    memory.look_at_pools(observation);
-    let bottleneck = memory.look_at_run(terms, observation);
-    let terms = &memory.learned(terms);
-    (memory.gang, memory.planned_at) = (terms.gang(), observation.now);
-    memory.schedule = memory.schedule.advance(terms.deadline, observation);
-    memory.look_at_reservations(terms, observation.now);
-    let late = memory.look_at_arrivals(terms, observation);
-    let quotas = share_refusals(terms, &mut memory.pools);
-    let is_sync = sync::is_spreading(observation, &memory.startup);
-    let census = match take_census(terms, observation, &memory.pools, &late) {
+    let look = memory.look(terms, observation);
+    let census = match take_census(&look.terms, observation, &memory.pools, &look.late) {
         Ok(census) => census,
         Err(reasons) => {
-            memory.pace = memory.pace.advance(observation, is_sync, false);
+            memory.pace = memory.pace.advance(observation, look.is_sync, false);
             let (running, wish, desired) = (None, None, None);
-            let actions = Vec::new();
+            let (bottleneck, actions) = (look.bottleneck, Vec::new());
             return ScalePlan { running, wish, desired, bottleneck, actions, reasons, memory };
         }
     };
+    let mut reasons = Vec::new();
+    let need = judge_need(&look, observation, &census, &mut memory, &mut reasons);
+    let actions = act(&look, observation, &census, &need, &mut memory, &mut reasons);
+    note_pools(observation, &memory, &census, &mut reasons);
+    note_launches(&look, observation, &memory, &mut reasons);
+    memory.desired = need.sizes.desired;
+    ScalePlan {
+        running: Some(need.running),
+        wish: Some(need.wish),
+        desired: Some(need.sizes.desired),
+        bottleneck: look.bottleneck,
+        actions,
+        reasons,
+        memory,
+    }
+}
+
+/// Judges what is needed, by demand and deadline, once it has been wanted for long enough, and as far
+/// as nothing else limits the run.
+fn judge_need(
+    look: &Look,
+    observation: &Observation,
+    census: &Census<'_>,
+    memory: &mut ScaleMemory,
+    reasons: &mut Vec<Reason>,
+) -> Need {
+    let (terms, is_sync) = (&look.terms, look.is_sync);
     let running = census.running_promised();
     // What runs only until a swap is over is no reason to keep as many.
     let surge = memory.swap.surge(running);
@@ -104,60 +138,53 @@ pub fn plan_scale(
     let with_ending = settled.saturating_add(census.running_ending());
     let settled = settled.max(memory.desired.min(with_ending));
     let progress = memory.iteration.update_progress();
-    let Demand { wish, useful, is_firm, mut reasons } =
-        judge_demand(terms, observation, &memory.pace, progress, is_sync, settled);
+    let demand = judge_demand(terms, observation, &memory.pace, progress, is_sync, settled);
+    reasons.extend(demand.reasons);
     let time = UpdateTime::of(terms, observation, &memory.pace);
-    let urgency = memory.schedule.judge(terms, time, wish.max(settled), observation.now);
-    let wish = urgency.raise(wish, useful, &mut reasons);
-    memory.pace = memory.pace.advance(observation, is_sync, is_firm);
-    let mut sizes = stabilize(terms, &mut memory, &census, wish, is_firm, &mut reasons);
+    let urgency = memory.schedule.judge(terms, time, (demand.wish, settled), observation.now);
+    let wish = urgency.raise(demand.wish, demand.useful, reasons);
+    memory.pace = memory.pace.advance(observation, is_sync, demand.is_firm);
+    let mut sizes = stabilize(terms, memory, census, wish, demand.is_firm, reasons);
     let step_remaining = memory.iteration.step_remaining(observation.now);
-    let limits = RaiseLimits { terms, bottleneck: &bottleneck, step_remaining };
-    sizes.raise_to = memory.guard.bound(&limits, settled, sizes.raise_to, &mut reasons);
+    let limits = RaiseLimits { terms, bottleneck: &look.bottleneck, step_remaining };
+    sizes.raise_to = memory.guard.bound(&limits, settled, sizes.raise_to, reasons);
+    Need { running, surge, wish, sizes, time, urgency }
+}
 
+/// What to do about it.
+fn act(
+    look: &Look,
+    observation: &Observation,
+    census: &Census<'_>,
+    need: &Need,
+    memory: &mut ScaleMemory,
+    reasons: &mut Vec<Reason>,
+) -> Vec<Action> {
+    let (terms, sizes, now) = (&look.terms, &need.sizes, observation.now);
     let mut actions = Vec::new();
-    leaving::forget_gone(&census, observation, &mut actions);
-    if running < sizes.raise_to {
+    leaving::forget_gone(census, observation, &mut actions);
+    if need.running < sizes.raise_to {
         let bounds = Bounds {
-            cost: UpdateCost::of(terms, time),
-            hurry: urgency.hurry,
-            most_launches: memory.most_launches(terms, running),
+            cost: UpdateCost::of(terms, need.time),
+            hurry: need.urgency.hurry.clone(),
+            most_launches: memory.most_launches(terms, need.running),
         };
-        let missing = sizes.raise_to - running;
-        raising::raise(terms, &census, &bounds, missing, &mut actions, &mut reasons);
+        let missing = sizes.raise_to - need.running;
+        raising::raise(terms, census, &bounds, missing, &mut actions, reasons);
     } else if let Some(lower_to) = sizes.lower_to {
-        lower(terms, &census, lower_to.saturating_add(surge), &mut actions, &mut reasons);
+        lower(terms, census, lower_to.saturating_add(need.surge), &mut actions, reasons);
     }
-    let (pools, now) = (&memory.pools, observation.now);
-    let view = SwapView { terms, census: &census, pools, sizes: &sizes, now };
-    let may_begin = memory.breaker.open().is_none() && !urgency.is_tight;
-    memory.swap.plan(&view, may_begin, &mut actions, &mut reasons);
-    reserved::leave_ending(&census, &mut actions, &mut reasons);
-    spending::drain_unpaid(terms, &census, &mut actions, &mut reasons);
-    leaving::discard_unjoined(terms, &census, &late, &mut actions, &mut reasons);
-    memory.groups.plan(terms, &census, &memory.arrivals, now, &mut actions, &mut reasons);
+    let view = SwapView { terms, census, pools: &memory.pools, sizes, now };
+    let may_begin = memory.breaker.open().is_none() && !need.urgency.is_tight;
+    memory.swap.plan(&view, may_begin, &mut actions, reasons);
+    reserved::leave_ending(census, &mut actions, reasons);
+    spending::drain_unpaid(terms, census, &mut actions, reasons);
+    leaving::discard_unjoined(terms, census, &look.late, &mut actions, reasons);
+    memory.groups.plan(terms, census, &memory.arrivals, now, &mut actions, reasons);
     let cancelled = actions.clone();
-    leaving::retire_drained(&census, &mut actions, &mut reasons);
+    leaving::retire_drained(census, &mut actions, reasons);
     drop_contradictions(&mut actions, &cancelled);
-    note_pools(observation, &memory, &census, &mut reasons);
-    if let Some(reason) = memory.breaker.open() {
-        reasons.push(CapacityReason::BreakerOpen { reason }.into());
-    }
-    reasons.extend(quotas.into_iter().filter_map(|(family, until)| {
-        let remaining = until.remaining(observation.now);
-        let reason = CapacityReason::QuotaExceeded { family, remaining };
-        (!remaining.is_zero()).then_some(Reason::Capacity(reason))
-    }));
-    memory.desired = sizes.desired;
-    ScalePlan {
-        running: Some(running),
-        wish: Some(wish),
-        desired: Some(sizes.desired),
-        bottleneck,
-        actions,
-        reasons,
-        memory,
-    }
+    actions
 }
 
 /// Waits with a change until it has been wanted long enough; the minimum needs no waiting.
@@ -268,6 +295,24 @@ fn note_pools(
             reasons.push(Reason::PoolBenched { pool: name.clone(), kind, remaining });
         } else if observed < desired {
             reasons.push(Reason::PoolFilling { pool: name.clone(), desired, observed });
+        }
+    }
+}
+
+/// Says why launches are held back altogether, or for a whole quota.
+fn note_launches(
+    look: &Look,
+    observation: &Observation,
+    memory: &ScaleMemory,
+    reasons: &mut Vec<Reason>,
+) {
+    if let Some(reason) = memory.breaker.open() {
+        reasons.push(CapacityReason::BreakerOpen { reason }.into());
+    }
+    for (family, until) in &look.quotas {
+        let (family, remaining) = (*family, until.remaining(observation.now));
+        if !remaining.is_zero() {
+            reasons.push(CapacityReason::QuotaExceeded { family, remaining }.into());
         }
     }
 }

@@ -12,7 +12,7 @@
 //! | `maxLag` > 0, rollouts and training overlap | max(τ + p, W / n) |
 //! | `maxLag` = 0, one after the other | τ + p + W / n |
 
-use super::demand::{replica_seconds_per_step, whole};
+use super::demand::replica_seconds_per_step;
 use super::pace::Pace;
 use super::reason::Unjudged;
 use super::terms::{PoolTerms, SizingTerms};
@@ -29,6 +29,11 @@ pub(super) struct UpdateTime {
 }
 
 impl UpdateTime {
+    #[cfg(test)]
+    pub fn new(busy_seconds: f64, replica_seconds: f64, is_serial: bool) -> Self {
+        Self { busy_seconds, replica_seconds, is_serial }
+    }
+
     /// What is known of an update; `None` while the pace is not measured.
     pub fn of(terms: &SizingTerms, observation: &Observation, pace: &Pace) -> Option<Self> {
         let pace = pace.measured()?;
@@ -49,12 +54,12 @@ impl UpdateTime {
         }
     }
 
-    /// Fewest replicas with which an update takes no longer than that; `None` when the trainer
-    /// alone takes longer.
-    pub fn replicas_within(&self, seconds: f64) -> Option<u32> {
+    /// With how many replicas an update takes that long; `None` when the trainer alone takes
+    /// longer.
+    pub fn replicas_within(&self, seconds: f64) -> Option<f64> {
         let for_rollouts = if self.is_serial { seconds - self.busy_seconds } else { seconds };
         let is_possible = for_rollouts > 0.0 && seconds >= self.busy_seconds;
-        is_possible.then(|| whole((self.replica_seconds / for_rollouts).ceil()).max(1))
+        is_possible.then_some(self.replica_seconds / for_rollouts)
     }
 }
 
@@ -108,7 +113,7 @@ mod tests {
     /// The published example: trainer 83.79 dollars per hour, 406 s of training, 2130
     /// replica-seconds of rollout work.
     fn example(is_serial: bool) -> UpdateCost {
-        let time = UpdateTime { busy_seconds: 406.0, replica_seconds: 2130.0, is_serial };
+        let time = UpdateTime::new(406.0, 2130.0, is_serial);
         UpdateCost { time, trainer_dollars_per_hour: 83.79 }
     }
 
@@ -147,16 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn fewest_replicas_keep_the_time_of_an_update() {
+    fn replicas_of_a_given_time_are_those_that_take_it() {
         let (overlapped, serial) = (example(false).time, example(true).time);
-        for seconds in [406.0, 500.0, 710.0, 2130.0] {
-            let fewest = overlapped.replicas_within(seconds).expect("possible");
-            assert!(overlapped.seconds(fewest) <= seconds);
-            assert!(fewest == 1 || overlapped.seconds(fewest - 1) > seconds);
-        }
+        assert_eq!(overlapped.replicas_within(710.0), Some(3.0));
         assert_eq!(overlapped.replicas_within(405.0), None, "the trainer alone takes longer");
         assert_eq!(serial.replicas_within(406.0), None, "no time is left for rollouts");
-        assert_eq!(serial.replicas_within(406.0 + 213.0), Some(10));
+        assert_eq!(serial.replicas_within(406.0 + 213.0), Some(10.0));
     }
 
     #[test]

@@ -39,7 +39,7 @@ fn time_on_bench(world: &mut World) -> Duration {
     length
 }
 
-/// Cases T13 of autoscaling: three minutes, doubled on each repetition.
+/// Case T13 of autoscaling: three minutes, doubled on each repetition.
 #[test]
 fn bench_is_doubled_until_something_has_come() {
     let mut world = World::new().with_work(60, 0, 0).with_replicas(SPOT, &[8, 8]);
@@ -198,12 +198,19 @@ fn number_that_is_granted_ends_the_halving() {
     assert!(!halved(&plan), "{plan}");
 }
 
+/// Case T30 of autoscaling: by the answer to a launch.
 #[test]
 fn refusal_by_throttling_changes_nothing() {
     let mut world = World::new().with_work(400, 0, 0);
     let plan = world.plan();
-    world.memory.note_outcome(&plan.actions[0], ActionResult::Refused(FailureKind::Throttled));
-    assert_eq!(actions(&world.plan()), actions(&plan));
+    for _ in 0..240 {
+        let refused = ActionResult::Refused(FailureKind::Throttled);
+        world.memory.note_outcome(&plan.actions[0], refused);
+        world.pass(SECOND * 15);
+        assert_eq!(actions(&world.plan()), actions(&plan));
+    }
+    assert_eq!(world.memory.benched(world.seen.now).count(), 0);
+    assert_eq!(world.memory.breaker(), None);
 }
 
 /// Case T18 of autoscaling.

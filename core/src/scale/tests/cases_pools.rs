@@ -30,6 +30,7 @@ fn spot_without_capacity_is_benched_and_on_demand_takes_over() {
     assert_eq!(benched(&world), 1, "the second time takes six minutes");
 }
 
+/// Case T30 of autoscaling: in the activities of a group.
 #[test]
 fn throttling_benches_no_pool() {
     let mut world = World::new().with_work(60, 0, 0).with_replicas(SPOT, &[8, 8]);
@@ -41,6 +42,7 @@ fn throttling_benches_no_pool() {
     assert_eq!(world.memory.benched(world.seen.now).count(), 0);
 }
 
+/// Case T08 of autoscaling.
 #[test]
 fn somebody_else_who_sets_the_size_is_reported_and_not_fought() {
     let mut world = World::new().with_work(60, 0, 0);
@@ -65,6 +67,7 @@ fn somebody_else_who_sets_the_size_is_reported_and_not_fought() {
     assert_eq!(writes, 1, "it is written back once in five minutes");
 }
 
+/// Case T33 of autoscaling.
 #[test]
 fn failure_from_before_the_first_look_is_ignored() {
     let mut world = World::new().with_work(60, 0, 0).with_replicas(SPOT, &[8, 8]);
@@ -74,6 +77,7 @@ fn failure_from_before_the_first_look_is_ignored() {
     assert!(world.plan().is_settled(), "the same failure is no news at the second look");
 }
 
+/// Case T23 of autoscaling: the group that never fills.
 #[test]
 fn launch_that_never_ends_is_given_up_after_ten_minutes() {
     let mut world = World::new().with_work(60, 0, 0).with_replicas(SPOT, &[8, 8]);
@@ -136,6 +140,7 @@ fn loss_is_not_forgotten_while_records_cannot_be_read() {
     assert!(!plan.to_string().contains("AWS has just taken"), "it counts from the first sight");
 }
 
+/// Case T25 of autoscaling.
 #[test]
 fn group_that_replaces_its_losses_is_not_raised() {
     let mut world = World::new().with_work(128, 0, 0).with_replicas(SPOT, &[16; 6]);
@@ -144,6 +149,7 @@ fn group_that_replaces_its_losses_is_not_raised() {
     assert_eq!((plan.desired, actions(&plan)), (Some(8), vec![]), "{plan}");
 }
 
+/// Case T31 of autoscaling.
 #[test]
 fn unknown_size_writes_nothing() {
     let mut world = World::new().with_work(500, 0, 0).with_replicas(ON_DEMAND, &[0, 0, 0]);
@@ -153,6 +159,7 @@ fn unknown_size_writes_nothing() {
     assert_eq!((plan.desired, actions(&plan)), (None, vec![]), "{plan}");
 }
 
+/// Case T45 of autoscaling: the zone alone.
 #[test]
 fn whole_zone_that_vanishes_causes_one_replan_and_no_stampede() {
     let mut world = World::new().with_work(500, 0, 0).with_replicas(SPOT, &[16; 8]);
