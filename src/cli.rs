@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    agent_command, bench_command, controller_command, demo, engine_emulator, operator_command,
-    policy_command, queue_command, setup,
+    agent_command, bench_command, controller_command, crd_command, demo, engine_emulator,
+    operator_command, policy_command, queue_command, setup,
 };
 
 /// It ran, and the answer is bad.
@@ -42,6 +42,8 @@ enum Command {
     Bench(bench_command::BenchArgs),
     /// Check and explain fleet policies.
     Policy(policy_command::PolicyArgs),
+    /// Print the custom resource definition of fleet policies, for `kubectl apply -f -`.
+    Crd(crd_command::CrdArgs),
     /// Serve an emulated inference engine in the shape of vLLM or SGLang.
     EngineEmulator(engine_emulator::Arguments),
 }
@@ -64,6 +66,7 @@ impl Cli {
                 engine_emulator::run(args).await.map(|()| ExitCode::SUCCESS)
             }),
             Command::Policy(args) => return policy_command::run(&args),
+            Command::Crd(args) => return crd_command::run(&args),
         };
         outcome.unwrap_or_else(|error| {
             eprintln!("ebbtide: {error:#}");

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::Context;
 use clap::Args;
 use ebbtide_controller::aws::{self, AwsSettings, SdkConfig};
 use ebbtide_controller::capacity::asg::AsgCapacity;
@@ -18,9 +19,11 @@ use ebbtide_controller::lifecycle::AsgHooks;
 use ebbtide_controller::metrics::Metrics;
 use ebbtide_controller::nodes::{KubeNodes, NoNodes};
 use ebbtide_controller::policy_source::PolicySource;
+use ebbtide_controller::resource::PolicyResource;
 use ebbtide_controller::status::ControllerStatus;
 use ebbtide_core::policy::{FleetPolicy, ProviderKind};
 use ebbtide_queue::client::wall_clock_now;
+use tokio_util::sync::CancellationToken;
 
 use crate::place::RedisArgs;
 use crate::setup::{self, LogFormat};
@@ -39,8 +42,23 @@ is not asked.";
 #[command(after_help = EXAMPLE)]
 pub struct ControllerArgs {
     /// The fleet policy; read again when the file changes
-    #[arg(long, env = "EBBTIDE_POLICY", value_name = "FILE")]
-    policy: PathBuf,
+    #[arg(
+        long,
+        env = "EBBTIDE_POLICY",
+        value_name = "FILE",
+        required_unless_present = "policy_resource"
+    )]
+    policy: Option<PathBuf>,
+    /// The fleet policy as a custom resource of the cluster, instead of the file; read again when
+    /// it changes, and answered in its status
+    #[arg(
+        long,
+        env = "EBBTIDE_POLICY_RESOURCE",
+        value_name = "NAMESPACE/NAME",
+        value_parser = resource_place,
+        conflicts_with = "no_kubernetes"
+    )]
+    policy_resource: Option<ResourcePlace>,
     #[command(flatten)]
     redis: RedisArgs,
     /// Where to serve /healthz, /readyz, /metrics and /status
@@ -72,12 +90,12 @@ pub struct ControllerArgs {
 /// Usage or configuration: nothing was started.
 pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
     setup::start_logging(args.log_format, "info");
-    let policy = setup::read_policy(&args.policy)?;
-    let unsupported = policy.unsupported_sizing();
-    let name = args.policy.display();
-    anyhow::ensure!(unsupported.is_empty(), "{name}: {}", unsupported.join("; "));
     let metrics = Metrics::new()?;
     let cluster = if args.no_kubernetes { None } else { Some(setup::kube_client().await?) };
+    let stop = setup::stop_on_signal()?;
+    let Some((policy, policy_source)) = first_policy(&args, cluster.clone(), &stop).await? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     let aws = aws::load_config(AwsSettings::default()).await;
     let outside = Outside {
         queue: QueueSource::Redis(setup::redis_options(&args.redis.url, &policy)),
@@ -94,12 +112,12 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
     };
     let config = ControllerConfig {
         policy,
-        policy_source: PolicySource::File(args.policy),
+        policy_source,
         listen: Some(args.listen),
         tick: None,
         journal: args.journal,
     };
-    controller::run(config, outside, setup::stop_on_signal()?).await?;
+    controller::run(config, outside, stop).await?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -107,6 +125,25 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
 fn capacity(aws: &SdkConfig, metrics: &Metrics) -> MixedCapacity {
     let asg = AsgCapacity::new(aws, metrics.api_calls.clone());
     MixedCapacity::default().with(ProviderKind::Asg, asg)
+}
+
+/// The policy to begin with and where its successors come from; `None` when it was told to stop
+/// before there was one.
+async fn first_policy(
+    args: &ControllerArgs,
+    cluster: Option<kube::Client>,
+    stop: &CancellationToken,
+) -> anyhow::Result<Option<(FleetPolicy, PolicySource)>> {
+    if let (Some((namespace, name)), Some(client)) = (&args.policy_resource, cluster) {
+        let resource = PolicyResource::new(client, namespace, name);
+        let policy = resource.first_policy(wall_clock_now, stop).await;
+        return Ok(policy.map(|policy| (policy, PolicySource::Resource(Box::new(resource)))));
+    }
+    let file = args.policy.clone().context("--policy or --policy-resource must be given")?;
+    let policy = setup::read_policy(&file)?;
+    let unsupported = policy.unsupported_sizing();
+    anyhow::ensure!(unsupported.is_empty(), "{}: {}", file.display(), unsupported.join("; "));
+    Ok(Some((policy, PolicySource::File(file))))
 }
 
 /// What interruptions are learned from, as the arguments say.
@@ -139,6 +176,20 @@ fn leader_lease(
     let name = format!("ebbtide-{}", policy.run).to_lowercase().replace('_', "-");
     let identity = args.identity.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     Arc::new(KubernetesLease::new(client, &args.namespace, &name, &identity, wall_clock_now))
+}
+
+/// Namespace and name of a policy in the cluster.
+type ResourcePlace = (String, String);
+
+fn resource_place(text: &str) -> Result<ResourcePlace, String> {
+    match text.split_once('/') {
+        Some((namespace, name))
+            if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
+        {
+            Ok((namespace.to_owned(), name.to_owned()))
+        }
+        _ => Err("expected NAMESPACE/NAME".to_owned()),
+    }
 }
 
 /// Whether a text may be the URL of a queue.

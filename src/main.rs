@@ -5,6 +5,7 @@ mod agent_terms;
 mod bench_command;
 mod cli;
 mod controller_command;
+mod crd_command;
 mod demo;
 mod engine_emulator;
 mod operator_command;
@@ -14,6 +15,7 @@ mod queue_command;
 mod setup;
 mod table;
 mod words;
+mod yaml;
 
 use std::process::ExitCode;
 

@@ -68,7 +68,8 @@ fn passes_over(fleet: Fleet, passes: u64) -> anyhow::Result<Vec<Duration>> {
         let mut status = fleet.status(now);
         status.completed = pass * groups * u64::from(GROUP_SIZE) / PASSES_PER_STEP;
         status.ready = 4 * groups * u64::from(GROUP_SIZE);
-        status.sealed_waiting = if (pass / MOOD).is_multiple_of(2) { groups / 8 } else { 3 * groups };
+        status.sealed_waiting =
+            if (pass / MOOD).is_multiple_of(2) { groups / 8 } else { 3 * groups };
         let reads = Reads {
             watched_for: Duration::from_mins(10),
             status: Ok(status),

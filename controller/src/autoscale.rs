@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebbtide_core::observation::{Observation, ReplicaView};
+use ebbtide_core::bottleneck::IterationStage;
+use ebbtide_core::observation::{Observation, ReplicaState, ReplicaView};
 use ebbtide_core::policy::{FleetPolicy, Mode};
 use ebbtide_core::scale::{Action, ActionResult, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
 use ebbtide_core::time::UnixMillis;
@@ -19,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::actuate::Actuator;
 use crate::capacity::Capacity;
+use crate::conditions::{self, Condition};
 use crate::fence::Fence;
 use crate::journal::{Entry, Journal, Outcome, RECOMMENDED, summarize};
 use crate::leader::Leadership;
@@ -86,7 +88,7 @@ impl Autoscaler {
     /// One turn of the loop.
     async fn turn(&mut self, mut past: Past) -> Past {
         let began_at = Instant::now();
-        let PolicyState { policy, problem } = self.policy.borrow().clone();
+        let PolicyState { policy, problem, generation } = self.policy.borrow().clone();
         past.ticks += 1;
 
         let watched_since = *past.watched_since.get_or_insert(began_at);
@@ -125,6 +127,7 @@ impl Autoscaler {
             held,
             problems,
             policy_problem: problem,
+            policy_generation: generation,
         };
         self.tell(report, outcomes, &mut past);
         let is_complete = reads.problems.is_empty();
@@ -222,7 +225,9 @@ impl Autoscaler {
 
     /// Journal, metrics, status, and one log line for each problem that comes or goes.
     fn tell(&mut self, report: Report<'_>, outcomes: Vec<Outcome>, past: &mut Past) {
-        let Report { policy, observation, plan, held, problems, policy_problem } = report;
+        let conditions = report.conditions();
+        let Report { policy, observation, plan, held, problems, .. } = report;
+        let (policy_problem, policy_generation) = (report.policy_problem, report.policy_generation);
         self.metrics.show(policy, observation, plan);
         let states = observation.replicas_by_state(policy.rollout.nodes_per_replica);
         let states: BTreeMap<&'static str, u64> =
@@ -264,10 +269,13 @@ impl Autoscaler {
             actions,
             reasons,
             bottleneck: plan.bottleneck.to_string(),
+            limiting_stage: plan.bottleneck.stage.map(IterationStage::as_str),
+            conditions,
             held,
             problems,
             event_problems: Vec::new(),
             policy_problem,
+            policy_generation,
             scale_decisions: past.scale_decisions,
             last_decision: past.last_decision.clone(),
         });
@@ -290,6 +298,23 @@ struct Report<'a> {
     held: Option<Held>,
     problems: Vec<String>,
     policy_problem: Option<String>,
+    policy_generation: Option<i64>,
+}
+
+impl Report<'_> {
+    fn conditions(&self) -> Vec<Condition> {
+        conditions::judge(&conditions::Facts {
+            plan: self.plan,
+            problems: &self.problems,
+            policy_problem: self.policy_problem.as_deref(),
+            ready: self.ready_replicas(),
+        })
+    }
+
+    fn ready_replicas(&self) -> Option<u64> {
+        let states = self.observation.replicas_by_state(self.policy.rollout.nodes_per_replica)?;
+        Some(states.get(&ReplicaState::Ready).copied().unwrap_or(0))
+    }
 }
 
 /// Why nothing is carried out.

@@ -33,6 +33,7 @@ use crate::metrics::Metrics;
 use crate::nodes::{ClusterNodes, NoNodes};
 use crate::policy_source::{PolicySource, PolicyState, watch_policy};
 use crate::reaper::reap_while_leading;
+use crate::resource::report_while_leading;
 use crate::server::{Pulse, Shown, serve};
 use crate::status::{ControllerStatus, Snapshot};
 use crate::watching::watch_while_leading;
@@ -141,8 +142,11 @@ pub async fn run(
     if let Some(address) = config.listen {
         tasks.spawn(serve(listen(address).await?, shown, stop.clone()));
     }
-    let state = PolicyState { policy: Arc::new(config.policy), problem: None };
-    let (policy, policy_seen) = watch::channel(state);
+    let (policy, policy_seen) = watch::channel(PolicyState::new(config.policy));
+    let resource = match &config.policy_source {
+        PolicySource::Resource(resource) => Some((**resource).clone()),
+        PolicySource::Fixed | PolicySource::File(_) => None,
+    };
     tasks.spawn(watch_policy(config.policy_source, policy, stop.clone()));
 
     let connected = tokio::select! {
@@ -161,6 +165,10 @@ pub async fn run(
             process,
         };
         attendants.spawn(&outside, &mut tasks, &stop);
+        if let Some(resource) = resource {
+            let (status, now) = (outside.status.clone(), outside.now);
+            tasks.spawn(report_while_leading(resource, status, now, stop.clone()));
+        }
         let autoscaler = Autoscaler {
             queue,
             capacity: outside.capacity,

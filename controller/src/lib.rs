@@ -9,6 +9,7 @@
 
 mod actuate;
 mod autoscale;
+mod conditions;
 mod fence;
 mod reaper;
 mod server;
@@ -27,4 +28,5 @@ pub mod metrics;
 pub mod nodes;
 pub mod observe;
 pub mod policy_source;
+pub mod resource;
 pub mod status;

@@ -8,19 +8,34 @@ use ebbtide_core::policy::FleetPolicy;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Time between two looks at a policy file: a changed `ConfigMap` takes a minute to arrive anyway.
+use crate::resource::PolicyResource;
+
+/// Time between two looks: a changed `ConfigMap` takes a minute to arrive anyway, and a resource is
+/// one small read.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
 
 /// Longest policy file: ten times the longest that is legal.
 const FILE_LIMIT_BYTES: u64 = 1 << 20;
 
 /// Where to look for changes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum PolicySource {
     /// The policy does not change.
     Fixed,
     /// The file is read again and again.
     File(PathBuf),
+    /// The custom resource is read again and again.
+    Resource(Box<PolicyResource>),
+}
+
+/// The newest text of a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PolicyText {
+    /// What messages call it.
+    pub name: String,
+    pub text: String,
+    /// The generation of the resource that has it.
+    pub generation: Option<i64>,
 }
 
 /// The policy in force, and what is wrong with its successor.
@@ -30,6 +45,15 @@ pub struct PolicyState {
     pub policy: Arc<FleetPolicy>,
     /// Why a newer text is not in force.
     pub problem: Option<String>,
+    /// The generation of the resource that was read last, in force or not.
+    pub generation: Option<i64>,
+}
+
+impl PolicyState {
+    /// This policy, with nothing wrong.
+    pub fn new(policy: FleetPolicy) -> Self {
+        Self { policy: Arc::new(policy), problem: None, generation: None }
+    }
 }
 
 /// Watches the source until `shutdown` and publishes every change.
@@ -38,12 +62,15 @@ pub async fn watch_policy(
     state: watch::Sender<PolicyState>,
     shutdown: CancellationToken,
 ) {
-    let PolicySource::File(path) = source else { return };
     let mut seen = None;
     loop {
-        let text = read(&path).await;
+        let text = match &source {
+            PolicySource::Fixed => return,
+            PolicySource::File(path) => read(path).await,
+            PolicySource::Resource(resource) => resource.read().await,
+        };
         if seen.as_ref() != Some(&text) {
-            take_over(&path.display().to_string(), &text, &state);
+            take_over(&text, &state);
             seen = Some(text);
         }
         tokio::select! {
@@ -53,7 +80,8 @@ pub async fn watch_policy(
     }
 }
 
-async fn read(path: &std::path::Path) -> Result<String, String> {
+async fn read(path: &std::path::Path) -> Result<PolicyText, String> {
+    let name = path.display().to_string();
     let path = path.to_owned();
     let read = tokio::task::spawn_blocking(move || {
         let length = std::fs::metadata(&path)?.len();
@@ -64,24 +92,33 @@ async fn read(path: &std::path::Path) -> Result<String, String> {
         std::fs::read_to_string(&path)
     });
     match read.await {
-        Ok(Ok(text)) => Ok(text),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(error) => Err(error.to_string()),
+        Ok(Ok(text)) => Ok(PolicyText { name, text, generation: None }),
+        Ok(Err(error)) => Err(format!("{name}: {error}")),
+        Err(error) => Err(format!("{name}: {error}")),
     }
 }
 
+/// A policy that this controller can follow.
+///
+/// # Errors
+/// What is wrong with the text, or what of it this version cannot do.
+pub(crate) fn parse(text: &PolicyText) -> Result<FleetPolicy, String> {
+    let name = &text.name;
+    let policy = FleetPolicy::parse(&text.text, name).map_err(|errors| errors.to_string())?;
+    let unsupported = policy.unsupported_sizing();
+    if !unsupported.is_empty() {
+        return Err(format!("{name}: {}", unsupported.join("; ")));
+    }
+    Ok(policy)
+}
+
 /// Puts a text into force when it is valid, belongs to the same run, and says something new.
-fn take_over(file: &str, text: &Result<String, String>, state: &watch::Sender<PolicyState>) {
-    let parsed = match text {
-        Ok(text) => FleetPolicy::parse(text, file).map_err(|errors| errors.to_string()),
-        Err(problem) => Err(format!("{file}: {problem}")),
-    };
+fn take_over(text: &Result<PolicyText, String>, state: &watch::Sender<PolicyState>) {
     let in_force = state.borrow().policy.clone();
-    let outcome = parsed.and_then(|policy| {
-        let unsupported = policy.unsupported_sizing();
-        if !unsupported.is_empty() {
-            return Err(format!("{file}: {}", unsupported.join("; ")));
-        }
+    // What could not be read says nothing about the generation.
+    let before = state.borrow().generation;
+    let generation = text.as_ref().map_or(before, |text| text.generation);
+    let outcome = text.as_ref().map_err(String::clone).and_then(parse).and_then(|policy| {
         if policy.run == in_force.run {
             return Ok(policy);
         }
@@ -89,16 +126,20 @@ fn take_over(file: &str, text: &Result<String, String>, state: &watch::Sender<Po
         Err(format!("metadata.name must stay {expected} while the controller runs, got {got}"))
     });
     match outcome {
-        Ok(policy) if policy == *in_force => {
-            state.send_modify(|state| state.problem = None);
-        }
         Ok(policy) => {
-            tracing::info!(file, "policy changed");
-            state.send_replace(PolicyState { policy: Arc::new(policy), problem: None });
+            let is_new = policy != *in_force;
+            let policy = if is_new { Arc::new(policy) } else { in_force };
+            if is_new {
+                tracing::info!("policy changed");
+            }
+            state.send_replace(PolicyState { policy, problem: None, generation });
         }
         Err(problem) => {
-            tracing::error!(file, %problem, "policy is not valid, the last valid one stays");
-            state.send_modify(|state| state.problem = Some(problem));
+            tracing::error!(%problem, "policy is not valid, the last valid one stays");
+            state.send_modify(|state| {
+                state.problem = Some(problem);
+                state.generation = generation;
+            });
         }
     }
 }
@@ -125,25 +166,28 @@ spec:
     #[test]
     fn last_valid_policy_stays_in_force() {
         let policy = FleetPolicy::parse(&text("run", 4), "test").expect("valid");
-        let state = PolicyState { policy: Arc::new(policy), problem: None };
-        let (sender, seen) = watch::channel(state);
+        let (sender, seen) = watch::channel(PolicyState::new(policy));
+        let take_over = |text: Result<String, &str>| {
+            let named = |text| PolicyText { name: "test".to_owned(), text, generation: Some(1) };
+            take_over(&text.map(named).map_err(str::to_owned), &sender);
+        };
         let max = || seen.borrow().policy.rollout.max_replicas;
         let problem = || seen.borrow().problem.clone();
 
-        take_over("test", &Ok(text("run", 6)), &sender);
+        take_over(Ok(text("run", 6)));
         assert_eq!((max(), problem()), (6, None));
-        take_over("test", &Ok(text("run", 6).replace("spot]", "none]")), &sender);
+        take_over(Ok(text("run", 6).replace("spot]", "none]")));
         assert_eq!(max(), 6);
         assert!(problem().is_some_and(|problem| problem.contains("test:")), "{:?}", problem());
-        take_over("test", &Ok(text("another", 7)), &sender);
+        take_over(Ok(text("another", 7)));
         assert_eq!(max(), 6);
         assert!(problem().is_some_and(|problem| problem.contains("must stay run")));
         let of_two_nodes = text("run", 4).replace("maxReplicas", "nodesPerReplica: 2, maxReplicas");
-        take_over("test", &Ok(of_two_nodes), &sender);
+        take_over(Ok(of_two_nodes));
         assert_eq!(max(), 6, "what cannot be run is not put into force");
-        take_over("test", &Err("no such file".to_owned()), &sender);
+        take_over(Err("no such file"));
         assert_eq!(max(), 6);
-        take_over("test", &Ok(text("run", 6)), &sender);
+        take_over(Ok(text("run", 6)));
         assert_eq!((max(), problem()), (6, None), "the old text is well again");
     }
 }

@@ -1,10 +1,13 @@
 //! What the controller shows of itself: one snapshot, replaced after every tick.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ebbtide_core::time::UnixMillis;
 use serde::Serialize;
+use tokio::sync::watch;
+
+pub use crate::conditions::{Condition, ConditionKind};
 
 /// The controller at the end of its last tick.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -34,6 +37,10 @@ pub struct Snapshot {
     pub reasons: Vec<String>,
     /// Which stage limits the policy iteration, with the evidence, in words.
     pub bottleneck: String,
+    /// The name of that stage, while it is known.
+    pub limiting_stage: Option<&'static str>,
+    /// What is the matter with the policy and with what it asks for, each kind once.
+    pub conditions: Vec<Condition>,
     /// Why the last plan was not carried out, if it was not.
     pub held: Option<String>,
     /// What cannot be reached, in words; empty when all is well.
@@ -43,6 +50,8 @@ pub struct Snapshot {
     pub event_problems: Vec<String>,
     /// What is wrong with the newest policy, while the last valid one stays in force.
     pub policy_problem: Option<String>,
+    /// The generation of the custom resource that was read last.
+    pub policy_generation: Option<i64>,
     /// Decisions on the size that were carried out since the controller began.
     pub scale_decisions: u64,
     /// The last decision on the size that was carried out, in words.
@@ -63,20 +72,25 @@ pub(crate) enum Topic {
 /// A shared place for the snapshot.
 #[derive(Debug, Clone, Default)]
 pub struct ControllerStatus {
-    snapshot: Arc<RwLock<Arc<Snapshot>>>,
+    snapshot: Arc<watch::Sender<Arc<Snapshot>>>,
     event_problems: Arc<Mutex<BTreeMap<Topic, String>>>,
 }
 
 impl ControllerStatus {
     /// The last snapshot, with the problems of this moment.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        let snapshot = self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let snapshot = self.snapshot.borrow().clone();
         let problems = self.event_problems.lock().unwrap_or_else(PoisonError::into_inner);
         if problems.is_empty() {
             return snapshot;
         }
         let event_problems = problems.values().cloned().collect();
         Arc::new(Snapshot { event_problems, ..(*snapshot).clone() })
+    }
+
+    /// What tells of every new snapshot.
+    pub(crate) fn follow(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.snapshot.subscribe()
     }
 
     pub(crate) fn set_problem(&self, topic: Topic, problem: String) {
@@ -89,6 +103,6 @@ impl ControllerStatus {
     }
 
     pub(crate) fn replace(&self, snapshot: Snapshot) {
-        *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
+        self.snapshot.send_replace(Arc::new(snapshot));
     }
 }

@@ -300,9 +300,8 @@ mod tests {
 
     #[test]
     fn rehearsal_that_another_drain_has_overtaken_shows_nothing_unless_it_was_over() {
-        let of = |report: Option<&ClosingReport>| {
-            Verdict::of(report, Some(DrainReason::Notice), WINDOW)
-        };
+        let of =
+            |report: Option<&ClosingReport>| Verdict::of(report, Some(DrainReason::Notice), WINDOW);
         let cancelled = ClosingReport { outcome: DrainOutcome::Cancelled, ..drill() };
         assert_eq!(of(None), Verdict::Overtaken(DrainReason::Notice));
         assert_eq!(of(Some(&cancelled)), Verdict::Overtaken(DrainReason::Notice));

@@ -276,6 +276,7 @@ fn all_values() -> Value {
         "controller": {
             "replicas": 1,
             "eventsQueue": "https://sqs.us-east-2.amazonaws.com/123456789012/grpo-events",
+            "policyResource": true,
             "nodeSelector": { "market": "on-demand" },
             "tolerations": [{ "key": "system", "operator": "Exists" }],
             "affinity": { "podAntiAffinity": {} },

@@ -23,5 +23,6 @@ mod policy;
 mod programs;
 mod python;
 mod queue;
+mod resource;
 mod tidy;
 mod vllm;

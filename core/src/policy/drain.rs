@@ -102,32 +102,43 @@ impl DrainPolicy {
     pub(super) fn read(drain: &mut Section<'_, '_>) -> Self {
         let second = Duration::from_secs(1);
         let day = Duration::from_hours(24);
-        let reserve = drain
-            .optional("reserve", duration(Duration::from_millis(100)..=RESERVE_MAX))
-            .unwrap_or(Duration::from_secs(10));
+        let reserve_range = Duration::from_millis(100)..=RESERVE_MAX;
+        let reserve = drain.or("reserve", duration(reserve_range), Duration::from_secs(10));
         Self {
             reserve,
             grace: drain
                 .optional("grace", duration(Duration::ZERO..=RESERVE_MAX))
                 .unwrap_or(reserve / 2),
-            request_deadline: drain
-                .optional("requestDeadline", duration(second..=day))
-                .unwrap_or(Duration::from_mins(10)),
-            asg_deadline: drain
-                .optional("asgDeadline", duration(second..=HOOK_MAX))
-                .unwrap_or(Duration::from_secs(120)),
-            rebalance: drain.optional("rebalance", choice()).unwrap_or_default(),
-            rebalance_ttl: drain
-                .optional("rebalanceTtl", duration(second..=day))
-                .unwrap_or(Duration::from_mins(15)),
-            maintenance_lead: drain
-                .optional("maintenanceLead", duration(Duration::ZERO..=7 * day))
-                .unwrap_or(Duration::from_mins(30)),
-            leave_degraded: drain.optional("leaveDegraded", choice()).unwrap_or(false),
-            evict: drain.optional("evict", choice()).unwrap_or(true),
-            on_blocked_eviction: drain.optional("onBlockedEviction", choice()).unwrap_or_default(),
+            request_deadline: drain.or(
+                "requestDeadline",
+                duration(second..=day),
+                Duration::from_mins(10),
+            ),
+            asg_deadline: drain.or(
+                "asgDeadline",
+                duration(second..=HOOK_MAX),
+                Duration::from_secs(120),
+            ),
+            rebalance: drain.or("rebalance", choice(), RebalanceAction::default()),
+            rebalance_ttl: drain.or(
+                "rebalanceTtl",
+                duration(second..=day),
+                Duration::from_mins(15),
+            ),
+            maintenance_lead: drain.or(
+                "maintenanceLead",
+                duration(Duration::ZERO..=7 * day),
+                Duration::from_mins(30),
+            ),
+            leave_degraded: drain.or("leaveDegraded", choice(), false),
+            evict: drain.or("evict", choice(), true),
+            on_blocked_eviction: drain.or(
+                "onBlockedEviction",
+                choice(),
+                BlockedEviction::default(),
+            ),
             extra_taint: drain.optional("extraTaint", text()),
-            unknown_instances: drain.optional("unknownInstances", choice()).unwrap_or_default(),
+            unknown_instances: drain.or("unknownInstances", choice(), UnknownInstances::default()),
         }
     }
 }

@@ -83,4 +83,8 @@ impl FromStr for Moment {
 impl Pattern for Moment {
     const FORM: &'static str = "be a moment such as 2026-12-24T18:00:00Z";
     const EXAMPLE: &'static str = "2026-12-24T18:00:00Z";
+    const REGEX: &'static str = "^(19[7-9][0-9]|[2-9][0-9]{3})-[0-9]{2}-[0-9]{2}[Tt ]\
+                                 [0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)?\
+                                 ([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$";
+    const LENGTH_LIMIT: usize = 64;
 }

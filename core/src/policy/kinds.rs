@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use serde_json::{Value as Json, json};
+
 use super::located::{Node, Scalar, Value};
 use super::report::Report;
 use super::section::shorten;
@@ -18,6 +20,15 @@ pub(super) trait Kind {
 
     /// Some legal value, in place of one that was refused.
     fn stand_in(&self) -> Self::Value;
+
+    /// What may stand there, as a schema of Kubernetes says it.
+    fn schema(&self) -> Json;
+}
+
+/// A kind whose values can be written as well, for defaults in a schema.
+pub(super) trait Writable: Kind {
+    /// The value as a document has it.
+    fn write(&self, value: &Self::Value) -> Json;
 }
 
 /// How to read a value that is one piece of text.
@@ -33,6 +44,9 @@ pub(super) trait ScalarKind {
 
     /// Some legal value.
     fn stand_in(&self) -> Self::Value;
+
+    /// What may stand there, as a schema of Kubernetes says it.
+    fn schema(&self) -> Json;
 }
 
 impl<S: ScalarKind> Kind for S {
@@ -52,6 +66,10 @@ impl<S: ScalarKind> Kind for S {
 
     fn stand_in(&self) -> S::Value {
         ScalarKind::stand_in(self)
+    }
+
+    fn schema(&self) -> Json {
+        ScalarKind::schema(self)
     }
 }
 
@@ -131,6 +149,25 @@ impl<T: Copy> ScalarKind for Choice<T> {
     fn stand_in(&self) -> T {
         self.0[0].1
     }
+
+    fn schema(&self) -> Json {
+        let names: Vec<&str> = self.0.iter().map(|(name, _)| *name).collect();
+        match names[..] {
+            ["true", "false"] => json!({ "type": "boolean" }),
+            _ => json!({ "type": "string", "enum": names }),
+        }
+    }
+}
+
+impl<T: Copy + PartialEq> Writable for Choice<T> {
+    fn write(&self, value: &T) -> Json {
+        match self.0.iter().find(|(_, known)| known == value) {
+            Some(("true", _)) => json!(true),
+            Some(("false", _)) => json!(false),
+            Some((name, _)) => json!(name),
+            None => Json::Null,
+        }
+    }
 }
 
 /// A type that reads from text of a certain form.
@@ -140,6 +177,12 @@ pub(super) trait Pattern: FromStr {
 
     /// Some text of that form.
     const EXAMPLE: &'static str;
+
+    /// The form as a regular expression, which a cluster checks.
+    const REGEX: &'static str;
+
+    /// Longest such text, in characters.
+    const LENGTH_LIMIT: usize;
 }
 
 /// Text of the form of a type.
@@ -172,6 +215,10 @@ where
 
     fn stand_in(&self) -> T {
         T::EXAMPLE.parse().expect("the example has the form; a test parses each")
+    }
+
+    fn schema(&self) -> Json {
+        json!({ "type": "string", "pattern": T::REGEX, "maxLength": T::LENGTH_LIMIT })
     }
 }
 
@@ -218,5 +265,22 @@ impl<K: Kind> Kind for List<K> {
 
     fn stand_in(&self) -> Self::Value {
         Vec::new()
+    }
+
+    /// No list of a policy names the same thing twice.
+    fn schema(&self) -> Json {
+        json!({
+            "type": "array",
+            "items": self.item.schema(),
+            "minItems": self.lengths.start(),
+            "maxItems": self.lengths.end(),
+            "x-kubernetes-list-type": "set",
+        })
+    }
+}
+
+impl<K: Writable> Writable for List<K> {
+    fn write(&self, value: &Self::Value) -> Json {
+        value.iter().map(|item| self.item.write(item)).collect()
     }
 }

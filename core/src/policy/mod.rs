@@ -19,11 +19,13 @@ mod kinds;
 mod located;
 mod near;
 mod numbers;
+mod outline;
 mod pool;
 mod pool_rules;
 mod queue;
 mod report;
 mod reservation;
+mod resource;
 mod rules;
 mod section;
 mod support;
@@ -46,6 +48,7 @@ pub use self::pool::{
 pub use self::queue::{Durability, QueuePolicy, Stage, StalenessPolicy};
 pub use self::report::{PolicyError, PolicyErrors};
 pub use self::reservation::{Reservation, ReservationKind};
+pub use self::resource::{CRD_NAME, GROUP, KIND, PLURAL, VERSION, resource_definition};
 pub use self::taint::{ExtraTaint, TaintError};
 pub use self::worker_group::{
     BufferPolicy, JoinPoint, RolloutPolicy, ServicePolicy, TrainerPolicy,
@@ -158,7 +161,7 @@ fn read_spec(spec: &mut Section<'_, '_>, run: RunId) -> FleetSpec {
     let staleness = spec.section("staleness", StalenessPolicy::read);
     FleetSpec {
         run,
-        mode: spec.optional("mode", choice()).unwrap_or_default(),
+        mode: spec.or("mode", choice(), Mode::default()),
         queue: spec.section("queue", QueuePolicy::read),
         drain: spec.section("drain", DrainPolicy::read),
         trainer: spec.required_section("trainer", TrainerPolicy::read),
@@ -177,6 +180,8 @@ fn read_spec(spec: &mut Section<'_, '_>, run: RunId) -> FleetSpec {
 impl Pattern for RunId {
     const FORM: &'static str = "match [A-Za-z0-9_-]{1,64}";
     const EXAMPLE: &'static str = "grpo-async";
+    const REGEX: &'static str = "^[A-Za-z0-9_-]{1,64}$";
+    const LENGTH_LIMIT: usize = 64;
 }
 
 impl FleetSpec {

@@ -3,8 +3,10 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use serde_json::{Value as Json, json};
+
 use super::duration::{Written, parse_duration};
-use super::kinds::ScalarKind;
+use super::kinds::{ScalarKind, Writable};
 use super::located::Scalar;
 
 fn check_range<T: PartialOrd + Copy>(
@@ -54,6 +56,18 @@ impl<T: Copy + Into<u64> + TryFrom<u64>> ScalarKind for Number<T> {
     fn stand_in(&self) -> T {
         *self.0.start()
     }
+
+    fn schema(&self) -> Json {
+        let (least, most): (u64, u64) = ((*self.0.start()).into(), (*self.0.end()).into());
+        json!({ "type": "integer", "format": "int64", "minimum": least, "maximum": most })
+    }
+}
+
+impl<T: Copy + Into<u64> + TryFrom<u64>> Writable for Number<T> {
+    fn write(&self, value: &T) -> Json {
+        let value: u64 = (*value).into();
+        json!(value)
+    }
 }
 
 /// Numbers with or without a fraction within a range.
@@ -86,7 +100,28 @@ impl ScalarKind for Decimal {
     fn stand_in(&self) -> f64 {
         *self.range.start()
     }
+
+    fn schema(&self) -> Json {
+        json!({
+            "type": "number",
+            "minimum": self.range.start(),
+            "maximum": self.range.end(),
+            "description": format!("In {}.", self.unit),
+        })
+    }
 }
+
+impl Writable for Decimal {
+    fn write(&self, value: &f64) -> Json {
+        json!(value)
+    }
+}
+
+/// The form that [`parse_duration`] reads.
+const REGEX: &str = "^([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
+
+/// Longest duration that a cluster takes, in characters: four units of six digits each.
+const LENGTH_LIMIT: usize = 32;
 
 /// Durations within a range.
 pub(super) struct Length(RangeInclusive<Duration>);
@@ -110,5 +145,28 @@ impl ScalarKind for Length {
 
     fn stand_in(&self) -> Duration {
         *self.0.start()
+    }
+
+    fn schema(&self) -> Json {
+        let (least, most) = (Written(*self.0.start()), Written(*self.0.end()));
+        json!({
+            "type": "string",
+            "pattern": REGEX,
+            "minLength": 2,
+            "maxLength": LENGTH_LIMIT,
+            "description": format!("A duration such as 90s or 1h30m, {least} to {most}."),
+            "x-kubernetes-validations": [{
+                "rule": format!(
+                    "duration(self) >= duration('{least}') && duration(self) <= duration('{most}')"
+                ),
+                "message": format!("must be {least} to {most}"),
+            }],
+        })
+    }
+}
+
+impl Writable for Length {
+    fn write(&self, value: &Duration) -> Json {
+        json!(Written(*value).to_string())
     }
 }

@@ -66,7 +66,8 @@ pub struct NameError {
 }
 
 macro_rules! name_type {
-    ($(#[$doc:meta])* $name:ident, $form:literal, $example:literal, $is_valid:expr) => {
+    ($(#[$doc:meta])* $name:ident, $form:literal, $regex:literal, $limit:literal,
+     $example:literal, $is_valid:expr) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
@@ -82,6 +83,8 @@ macro_rules! name_type {
         impl Pattern for $name {
             const FORM: &'static str = $form;
             const EXAMPLE: &'static str = $example;
+            const REGEX: &'static str = $regex;
+            const LENGTH_LIMIT: usize = $limit;
         }
 
         impl FromStr for $name {
@@ -122,6 +125,8 @@ name_type!(
     /// The name of a pool within its policy.
     PoolName,
     "match [A-Za-z0-9_-]{1,64}",
+    "^[A-Za-z0-9_-]{1,64}$",
+    64,
     "spot-a",
     |text| consists_of(text, 64, |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
 );
@@ -129,6 +134,8 @@ name_type!(
     /// The name of an EC2 Auto Scaling group.
     AutoScalingGroupName,
     "be 1 to 255 printable ASCII characters without a colon",
+    "^[ -9;-~]{1,255}$",
+    255,
     "rollout-spot-a",
     |text| consists_of(text, 255, |c| matches!(c, ' '..='~') && c != ':')
 );
@@ -136,6 +143,8 @@ name_type!(
     /// An EC2 instance type.
     InstanceType,
     "match [a-z0-9.-]{1,64}",
+    "^[a-z0-9.-]{1,64}$",
+    64,
     "p5en.48xlarge",
     |text| consists_of(text, 64, |c| is_lower(c) || matches!(c, '.' | '-'))
 );
@@ -143,6 +152,8 @@ name_type!(
     /// The id of an EC2 Capacity Reservation; a Capacity Block has one too.
     ReservationId,
     "match cr-[0-9a-f]{1,32}",
+    "^cr-[0-9a-f]{1,32}$",
+    35,
     "cr-0123456789abcdef0",
     |text| text.strip_prefix("cr-").is_some_and(|id| {
         consists_of(id, 32, |c| matches!(c, '0'..='9' | 'a'..='f'))
@@ -152,6 +163,8 @@ name_type!(
     /// An availability zone.
     Zone,
     "match [a-z0-9-]{1,64}",
+    "^[a-z0-9-]{1,64}$",
+    64,
     "us-east-2a",
     |text| consists_of(text, 64, |c| is_lower(c) || c == '-')
 );
@@ -160,6 +173,8 @@ name_type!(
     /// The name of a Kubernetes object.
     ObjectName,
     "match [a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?",
+    "^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$",
+    253,
     "rollout",
     |text| is_object_name(text, 253, '.')
 );
@@ -167,6 +182,8 @@ name_type!(
     /// The name of a Kubernetes namespace.
     NamespaceName,
     "match [a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
+    "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
+    63,
     "training",
     |text| is_object_name(text, 63, '-')
 );
@@ -174,6 +191,8 @@ name_type!(
     /// The name of an EC2 launch template, or its id.
     LaunchTemplateName,
     "match [A-Za-z0-9()./_-]{3,128}",
+    "^[A-Za-z0-9()./_-]{3,128}$",
+    128,
     "rollout-spot",
     |text| text.len() >= 3
         && consists_of(text, 128, |c| c.is_ascii_alphanumeric() || "()./_-".contains(c))
@@ -182,6 +201,8 @@ name_type!(
     /// The version of an EC2 launch template.
     TemplateVersion,
     "be a number, $Default or $Latest",
+    "^([0-9]{1,9}|[$]Default|[$]Latest)$",
+    9,
     "$Default",
     |text| matches!(text, "$Default" | "$Latest") || consists_of(text, 9, |c| c.is_ascii_digit())
 );
@@ -189,6 +210,8 @@ name_type!(
     /// A subnet of a VPC.
     SubnetId,
     "match subnet-[0-9a-f]{8,17}",
+    "^subnet-[0-9a-f]{8,17}$",
+    24,
     "subnet-0123456789abcdef0",
     |text| text.strip_prefix("subnet-").is_some_and(|id| {
         id.len() >= 8 && consists_of(id, 17, |c| c.is_ascii_hexdigit() && !c.is_ascii_uppercase())

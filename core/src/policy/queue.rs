@@ -108,21 +108,21 @@ impl Named for DeadSlotRule {
 
 impl QueuePolicy {
     pub(super) fn read(queue: &mut Section<'_, '_>) -> Self {
-        let lease = queue
-            .optional("lease", duration(Duration::from_secs(1)..=Duration::from_mins(10)))
-            .unwrap_or(Duration::from_secs(15));
-        let mut limit = |key, default| {
-            let range = Duration::from_secs(1)..=LIMIT_MAX;
-            queue.optional(key, duration(range)).unwrap_or(default)
-        };
-        let progress_limit = limit("progressLimit", Duration::from_secs(60).max(lease));
-        let pause_limit = limit("pauseLimit", Duration::from_mins(5));
-        let environment_wait_limit = limit("environmentWaitLimit", Duration::from_mins(10));
+        let lease_range = Duration::from_secs(1)..=Duration::from_mins(10);
+        let lease = queue.or("lease", duration(lease_range), Duration::from_secs(15));
+        let limit = || duration(Duration::from_secs(1)..=LIMIT_MAX);
+        let progress_limit =
+            queue.optional("progressLimit", limit()).unwrap_or(Duration::from_secs(60).max(lease));
+        let pause_limit = queue.or("pauseLimit", limit(), Duration::from_mins(5));
+        let environment_wait_limit =
+            queue.or("environmentWaitLimit", limit(), Duration::from_mins(10));
         Self {
-            stages: queue
-                .optional("stages", list(1..=Stage::NAMES.len(), choice::<Stage>()))
-                .unwrap_or(vec![Stage::Generate]),
-            shards: queue.optional("shards", number(1..=SHARDS_LIMIT)).unwrap_or(4),
+            stages: queue.or(
+                "stages",
+                list(1..=Stage::NAMES.len(), choice::<Stage>()),
+                vec![Stage::Generate],
+            ),
+            shards: queue.or("shards", number(1..=SHARDS_LIMIT), 4),
             lease,
             renew_every: queue
                 .optional("renewEvery", duration(Duration::from_millis(100)..=LIMIT_MAX))
@@ -130,18 +130,16 @@ impl QueuePolicy {
             progress_limit,
             pause_limit,
             environment_wait_limit,
-            max_leased: queue.optional("maxLeased", duration(Duration::from_secs(1)..=LIMIT_MAX)),
-            max_attempts: queue
-                .optional("maxAttempts", number(1..=1000_u16))
-                .unwrap_or(default_max_attempts()),
-            max_infra_attempts: queue
-                .optional("maxInfraAttempts", number(0..=1000_u16))
-                .unwrap_or(0),
+            max_leased: queue.optional("maxLeased", limit()),
+            max_attempts: queue.or("maxAttempts", number(1..=1000_u16), default_max_attempts()),
+            max_infra_attempts: queue.or("maxInfraAttempts", number(0..=1000_u16), 0),
             on_dead_slot: read_on_dead_slot(queue),
-            dedup_window: queue
-                .optional("dedupWindow", duration(Duration::from_mins(1)..=LIMIT_MAX))
-                .unwrap_or(Duration::from_hours(24)),
-            durability: queue.optional("durability", choice()).unwrap_or_default(),
+            dedup_window: queue.or(
+                "dedupWindow",
+                duration(Duration::from_mins(1)..=LIMIT_MAX),
+                Duration::from_hours(24),
+            ),
+            durability: queue.or("durability", choice(), Durability::default()),
         }
     }
 }
@@ -170,8 +168,8 @@ fn read_on_dead_slot(queue: &mut Section<'_, '_>) -> OnDeadSlot {
 impl StalenessPolicy {
     pub(super) fn read(staleness: &mut Section<'_, '_>) -> Self {
         Self {
-            max_lag: staleness.optional("maxLag", number(0..=1000_u16)).unwrap_or(1),
-            resume_policy: staleness.optional("resumePolicy", choice()).unwrap_or_default(),
+            max_lag: staleness.or("maxLag", number(0..=1000_u16), 1),
+            resume_policy: staleness.or("resumePolicy", choice(), ResumePolicy::default()),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::located::Position;
+use super::outline::Outline;
 
 /// One mistake in a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,9 +58,25 @@ pub(super) struct Report {
     errors: Vec<PolicyError>,
     faulty: BTreeSet<String>,
     positions: BTreeMap<String, Position>,
+    outline: Option<Outline>,
 }
 
 impl Report {
+    /// A report of a walk over no text, which notes what it asks for.
+    pub fn of_outline() -> Self {
+        Self { outline: Some(Outline::default()), ..Self::default() }
+    }
+
+    /// Where the walk notes what it asks for, if it is to.
+    pub fn outline(&mut self) -> Option<&mut Outline> {
+        self.outline.as_mut()
+    }
+
+    /// What the walk asked for.
+    pub fn into_outline(self) -> Outline {
+        self.outline.unwrap_or_default()
+    }
+
     /// Notes that the text has a value for `path`.
     pub fn saw(&mut self, path: &str, at: Position) {
         self.positions.insert(path.to_owned(), at);

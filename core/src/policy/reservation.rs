@@ -53,7 +53,7 @@ impl Reservation {
     pub(super) fn read(reservation: &mut Section<'_, '_>) -> Self {
         Self {
             id: reservation.required("id", text()),
-            kind: reservation.optional("kind", choice()).unwrap_or_default(),
+            kind: reservation.or("kind", choice(), ReservationKind::default()),
             starts_at: reservation.optional("startsAt", text::<Moment>()).map(|at| at.0),
             ends_at: reservation.required("endsAt", text::<Moment>()).0,
         }

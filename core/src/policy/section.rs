@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::kinds::Kind;
+use super::kinds::{Kind, Writable};
 use super::located::{Entry, Node, Position, Value};
 use super::near::nearest;
 use super::report::Report;
@@ -55,6 +55,15 @@ impl<'tree> Section<'tree, '_> {
         self.read(key, &kind)
     }
 
+    /// The value of `key`, or `default` when it is missing or wrong.
+    pub fn or<K: Writable>(&mut self, key: &'static str, kind: K, default: K::Value) -> K::Value {
+        let path = self.path_of(key);
+        if let Some(outline) = self.report.outline() {
+            outline.set_default(&path, kind.write(&default));
+        }
+        self.read(key, &kind).unwrap_or(default)
+    }
+
     /// The value of `key`; missing is a mistake.
     pub fn required<K: Kind>(&mut self, key: &'static str, kind: K) -> K::Value {
         self.miss_unless_present(key);
@@ -76,6 +85,9 @@ impl<'tree> Section<'tree, '_> {
         let entry = self.take(key);
         let at = entry.map_or(self.at, |entry| entry.key_at);
         let place = (self.path_of(key), at);
+        if let Some(outline) = self.report.outline() {
+            outline.section(&place.0);
+        }
         read_section(entry.map(|entry| &entry.value), place, self.report, read)
     }
 
@@ -100,7 +112,9 @@ impl<'tree> Section<'tree, '_> {
         read: impl FnOnce(&mut Section<'_, '_>) -> T,
     ) -> Option<T> {
         self.known.push(key);
-        self.has(key).then(|| self.section(key, read))
+        let path = self.path_of(key);
+        let is_outlined = self.report.outline().map(|outline| outline.optional(&path)).is_some();
+        (is_outlined || self.has(key)).then(|| self.section(key, read))
     }
 
     /// The list of 1 to `limit` mappings under `key`; missing is a mistake.
@@ -111,8 +125,12 @@ impl<'tree> Section<'tree, '_> {
         read: impl Fn(&mut Section<'_, '_>) -> T,
     ) -> Vec<T> {
         self.miss_unless_present(key);
-        let Some(entry) = self.take(key) else { return Vec::new() };
         let path = self.path_of(key);
+        if let Some(outline) = self.report.outline() {
+            let item = outline.sections(&path, limit);
+            return vec![read_section(None, (item, self.at), self.report, read)];
+        }
+        let Some(entry) = self.take(key) else { return Vec::new() };
         let Value::List(nodes) = &entry.value.value else {
             self.refuse(&entry.value, &path, "a list");
             return Vec::new();
@@ -158,14 +176,22 @@ impl<'tree> Section<'tree, '_> {
     }
 
     fn miss_unless_present(&mut self, key: &'static str) {
+        let path = self.path_of(key);
+        if let Some(outline) = self.report.outline() {
+            outline.require(&path);
+        }
         if !self.has(key) {
             self.miss(key, "");
         }
     }
 
     fn read<K: Kind>(&mut self, key: &'static str, kind: &K) -> Option<K::Value> {
+        let path = self.path_of(key);
+        if let Some(outline) = self.report.outline() {
+            outline.key(&path, kind.schema());
+        }
         let entry = self.take(key)?;
-        kind.read(&entry.value, &self.path_of(key), self.report)
+        kind.read(&entry.value, &path, self.report)
     }
 
     fn take(&mut self, key: &'static str) -> Option<&'tree Entry> {

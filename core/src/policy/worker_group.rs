@@ -159,32 +159,34 @@ impl TrainerPolicy {
 impl RolloutPolicy {
     pub(super) fn read(rollout: &mut Section<'_, '_>, max_lag: u16) -> Self {
         let steps = || decimal(0.0..=BUFFER_STEPS_MAX, "trainer steps");
-        let buffer_target_steps = rollout.optional("bufferTargetSteps", steps()).unwrap_or(1.0);
+        let buffer_target_steps = rollout.or("bufferTargetSteps", steps(), 1.0);
         let default_max_steps = (2.0 * buffer_target_steps).min(f64::from(max_lag) + 1.0);
         let tick = Duration::from_millis(100)..=Duration::from_mins(5);
         Self {
-            nodes_per_replica: rollout
-                .optional("nodesPerReplica", number(1..=NODES_PER_REPLICA_LIMIT))
-                .unwrap_or(1),
+            nodes_per_replica: rollout.or(
+                "nodesPerReplica",
+                number(1..=NODES_PER_REPLICA_LIMIT),
+                1,
+            ),
             min_replicas: read_min_replicas(rollout),
             max_replicas: rollout.required("maxReplicas", number(1..=REPLICAS_LIMIT)),
-            concurrency_per_replica: rollout
-                .optional("concurrencyPerReplica", number(1..=65_536_u32))
-                .unwrap_or(256),
+            concurrency_per_replica: rollout.or(
+                "concurrencyPerReplica",
+                number(1..=65_536_u32),
+                256,
+            ),
             pools: read_pools(rollout),
             buffer_target_steps,
             buffer_max_steps: rollout
                 .optional("bufferMaxSteps", steps())
                 .unwrap_or(default_max_steps.max(buffer_target_steps)),
             startup_estimate: read_window(rollout, "startupEstimate", Duration::from_mins(5)),
-            join_at: rollout.optional("joinAt", choice()).unwrap_or_default(),
+            join_at: rollout.or("joinAt", choice(), JoinPoint::default()),
             gang_timeout: read_window(rollout, "gangTimeout", Duration::from_mins(10)),
             stabilization_up: read_window(rollout, "stabilizationUp", Duration::ZERO),
             stabilization_down: read_window(rollout, "stabilizationDown", STABILIZATION_DOWN),
-            max_changes_per_tick: rollout
-                .optional("maxChangesPerTick", number(1..=1000_u32))
-                .unwrap_or(4),
-            tick: rollout.optional("tick", duration(tick)).unwrap_or(Duration::from_secs(5)),
+            max_changes_per_tick: rollout.or("maxChangesPerTick", number(1..=1000_u32), 4),
+            tick: rollout.or("tick", duration(tick), Duration::from_secs(5)),
         }
     }
 }
@@ -208,9 +210,11 @@ impl BufferPolicy {
         refuse_spot(buffer, BUFFER_OFF_SPOT);
         Self {
             pool: buffer.optional("pool", text()),
-            memory_alarm_percent: buffer
-                .optional("memoryAlarmPercent", number(1..=MEMORY_ALARM_MAX_PERCENT))
-                .unwrap_or(80),
+            memory_alarm_percent: buffer.or(
+                "memoryAlarmPercent",
+                number(1..=MEMORY_ALARM_MAX_PERCENT),
+                80,
+            ),
         }
     }
 }
@@ -223,7 +227,7 @@ fn refuse_spot(section: &mut Section<'_, '_>, reason: &str) {
 }
 
 fn read_min_replicas(section: &mut Section<'_, '_>) -> u32 {
-    section.optional("minReplicas", number(0..=REPLICAS_LIMIT)).unwrap_or(1)
+    section.or("minReplicas", number(0..=REPLICAS_LIMIT), 1)
 }
 
 fn read_pools(section: &mut Section<'_, '_>) -> Vec<PoolName> {
@@ -231,5 +235,5 @@ fn read_pools(section: &mut Section<'_, '_>) -> Vec<PoolName> {
 }
 
 fn read_window(section: &mut Section<'_, '_>, key: &'static str, default: Duration) -> Duration {
-    section.optional(key, duration(Duration::ZERO..=WINDOW_MAX)).unwrap_or(default)
+    section.or(key, duration(Duration::ZERO..=WINDOW_MAX), default)
 }

@@ -132,7 +132,9 @@ async fn rehearsal_gives_way_to_any_other_drain(world: World) {
         let asked = world.queue.request_drain(asked).await.unwrap();
         let facts = (asked.reason, asked.state, asked.request_id.as_str(), &asked.lost);
         assert_eq!(facts, (reason, DrainState::Requested, &*real, &lost));
-        assert!(asked.deadline > rehearsal.deadline && asked.requested_at >= rehearsal.requested_at);
+        assert!(
+            asked.deadline > rehearsal.deadline && asked.requested_at >= rehearsal.requested_at
+        );
         // Who has begun the rehearsal, or speaks for it, ends nothing any more; nor does another.
         let after = report(&world, &drill, 0, DrainState::Cancelled).await;
         assert_eq!(after, asked);

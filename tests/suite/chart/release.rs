@@ -13,7 +13,10 @@ pub(super) const AGENT: &str = "agent";
 pub(super) const TRAINER_AGENT: &str = "trainer-agent";
 pub(super) const CONTROLLER: &str = "controller";
 
-/// The leader lease of the shipped policy's run.
+/// The run of the shipped policy that is installed.
+pub(super) const RUN: &str = "grpo-async";
+
+/// The leader lease of that run.
 pub(super) const LEASE: &str = "ebbtide-grpo-async";
 
 /// The label of the nodes of one test.

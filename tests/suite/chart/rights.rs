@@ -2,7 +2,7 @@
 
 use ebbtide_harness::{ControlPlane, Error, require};
 
-use super::release::{AGENT, CONTROLLER, LEASE, Release};
+use super::release::{AGENT, CONTROLLER, LEASE, RUN, Release};
 
 #[tokio::test]
 async fn accounts_may_do_what_the_code_does_and_nothing_else() {
@@ -57,6 +57,8 @@ async fn accounts_may_do_what_the_code_does_and_nothing_else() {
         (CONTROLLER, own, "create pods --subresource=eviction", false),
         (CONTROLLER, own, "get secrets", false),
         (CONTROLLER, own, "get configmaps", false),
+        (CONTROLLER, own, "get POLICY", false),
+        (CONTROLLER, own, "create events", false),
     ] {
         let answer = is_allowed(&release, part, space, question).await;
         assert_eq!(answer, expected, "{part} in {space}: {question}");
@@ -64,10 +66,34 @@ async fn accounts_may_do_what_the_code_does_and_nothing_else() {
     release.close().await;
 }
 
+#[tokio::test]
+async fn controller_that_follows_a_resource_may_read_it_and_answer_in_its_status() {
+    let cluster = require!(ControlPlane::shared().await);
+    let release = require!(Release::new(cluster, "chart-resource").await);
+    release.install(&["--set", "controller.policyResource=true"]).await;
+    let own = release.name();
+    for (space, question, expected) in [
+        (own, "get POLICY", true),
+        (own, "get POLICY-of-another", false),
+        (own, "list fleetpolicies.ebbtide.dev", false),
+        (own, "patch POLICY", false),
+        (own, "patch POLICY --subresource=status", true),
+        (own, "create events", true),
+        ("default", "create events", false),
+    ] {
+        let answer = is_allowed(&release, CONTROLLER, space, question).await;
+        assert_eq!(answer, expected, "{space}: {question}");
+    }
+    let policy = release.admin().get(&["fleetpolicy", RUN, "--namespace", own]).await.unwrap();
+    assert_eq!(policy["spec"]["rollout"]["pools"][0], "spot-a", "as it was given: {policy}");
+    release.close().await;
+}
+
 /// What the API server answers to `kubectl auth can-i QUESTION` for the account of a part. `LEASE`
-/// stands for the leader lease.
+/// and `POLICY` stand for those of the run.
 async fn is_allowed(release: &Release, part: &str, space: &str, question: &str) -> bool {
     let account = format!("--as=system:serviceaccount:{}:{}", release.name(), release.object(part));
+    let question = question.replace("POLICY", &format!("fleetpolicies.ebbtide.dev/{RUN}"));
     let question = question.replace("LEASE", &format!("leases.coordination.k8s.io/{LEASE}"));
     let question: Vec<&str> = question.split(' ').collect();
     let ask = ["auth", "can-i", "--namespace", space, &account];

@@ -28,6 +28,7 @@ async fn wrong_values_are_refused_with_their_key() {
         ("agent.env[0].name=EBBTIDE_REPLICA", "/agent/env/0/name", "not"),
         ("controller.port=70000", "/controller/port", "65,535"),
         ("controller.replicas=0", "/controller/replicas", "want 1"),
+        ("controller.policyResource=yes", "/controller/policyResource", "want boolean"),
         ("controller.eventsQueue=sqs:events", "/controller/eventsQueue", "pattern"),
         ("controller.env[0].name=EBBTIDE_EVENTS_QUEUE", "/controller/env/0/name", "not"),
         ("agent.terminationGracePeriodSeconds=5", "/agent/terminationGracePeriod", "want 12"),

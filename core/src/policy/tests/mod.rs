@@ -1,34 +1,17 @@
 //! Laws of the fleet policy.
 
+mod contradictions;
 mod documents;
 mod explained;
 mod keys;
 mod laws;
 mod mistakes;
+mod resource;
 mod rules;
 mod shipped;
 
+pub(super) use self::contradictions::SHORTEST;
 use super::{FleetPolicy, PolicyErrors};
-
-/// The shortest policy there is; everything else is a default.
-pub(super) const SHORTEST: &str = "\
-apiVersion: ebbtide.dev/v1alpha1
-kind: FleetPolicy
-metadata:
-  name: demo
-spec:
-  trainer:
-    groupsPerStep: 32
-    groupSize: 8
-  rollout:
-    maxReplicas: 6
-    pools: [here]
-  pools:
-    - name: here
-      provider: local
-      market: spot
-      maxNodes: 6
-";
 
 /// The shortest policy with more lines at its end, and with `from` replaced by `to` for each edit.
 pub(super) fn shortest_with(more: &str, edits: &[(&str, &str)]) -> String {

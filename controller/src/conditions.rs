@@ -1,0 +1,171 @@
+//! The conditions of a fleet policy: what an operator has to know before anything else.
+//!
+//! Messages hold nothing that changes by itself from tick to tick, so that an unchanged standing is
+//! not written again.
+
+use ebbtide_core::scale::{Reason, ScalePlan};
+use serde::Serialize;
+
+/// The kinds of conditions, in the order in which they are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum ConditionKind {
+    /// The newest policy is in force, and everything that it needs is read.
+    Ready,
+    /// A signal is unknown: nothing is lowered meanwhile.
+    SignalStale,
+    /// Less capacity can be had than is wanted.
+    CapacityShort,
+    /// Somebody else sets the size of a pool.
+    ConflictingWriter,
+    /// The newest policy is refused; the last valid one stays in force.
+    PolicyInvalid,
+    /// No pool can ever hold one replica.
+    Infeasible,
+}
+
+impl ConditionKind {
+    /// The word in the resource.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "Ready",
+            Self::SignalStale => "SignalStale",
+            Self::CapacityShort => "CapacityShort",
+            Self::ConflictingWriter => "ConflictingWriter",
+            Self::PolicyInvalid => "PolicyInvalid",
+            Self::Infeasible => "Infeasible",
+        }
+    }
+
+    /// Whether it is good when it holds.
+    pub fn is_good(self) -> bool {
+        self == Self::Ready
+    }
+}
+
+/// One condition as it stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// Which.
+    pub kind: ConditionKind,
+    /// Whether it holds; none while nobody can tell.
+    pub holds: Option<bool>,
+    /// One word.
+    pub reason: &'static str,
+    /// In words; may be empty.
+    pub message: String,
+}
+
+impl Condition {
+    /// `True`, `False` or `Unknown`, as Kubernetes writes it.
+    pub fn status(&self) -> &'static str {
+        match self.holds {
+            Some(true) => "True",
+            Some(false) => "False",
+            None => "Unknown",
+        }
+    }
+}
+
+/// What conditions follow from.
+pub(crate) struct Facts<'a> {
+    pub plan: &'a ScalePlan,
+    /// What could not be read, in words.
+    pub problems: &'a [String],
+    pub policy_problem: Option<&'a str>,
+    /// Replicas that lease work; none while that is unknown.
+    pub ready: Option<u64>,
+}
+
+/// The conditions, each kind once.
+pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Condition> {
+    let stale = signal_stale(facts);
+    let infeasible = infeasible(facts.plan);
+    let invalid = policy_invalid(facts.policy_problem);
+    let hindrance =
+        [&invalid, &stale, &infeasible].into_iter().find(|hindrance| hindrance.holds == Some(true));
+    let ready = Condition {
+        kind: ConditionKind::Ready,
+        holds: Some(hindrance.is_none()),
+        reason: hindrance.map_or("InForce", |hindrance| hindrance.kind.as_str()),
+        message: hindrance.map_or_else(String::new, |hindrance| hindrance.message.clone()),
+    };
+    vec![ready, stale, capacity_short(facts), conflicting_writer(facts.plan), invalid, infeasible]
+}
+
+/// The standing of a policy that is not in force because there is nothing in force yet.
+pub(crate) fn refused(problem: &str) -> Vec<Condition> {
+    let invalid = policy_invalid(Some(problem));
+    let ready = Condition {
+        kind: ConditionKind::Ready,
+        holds: Some(false),
+        reason: ConditionKind::PolicyInvalid.as_str(),
+        message: problem.to_owned(),
+    };
+    vec![ready, invalid]
+}
+
+/// A condition that holds with each of these messages, and does not without any.
+fn holding(
+    kind: ConditionKind,
+    messages: Vec<String>,
+    reason: &'static str,
+    otherwise: &'static str,
+) -> Condition {
+    let holds = !messages.is_empty();
+    let reason = if holds { reason } else { otherwise };
+    Condition { kind, holds: Some(holds), reason, message: messages.join("; ") }
+}
+
+fn signal_stale(facts: &Facts<'_>) -> Condition {
+    let of_plan = facts.plan.reasons.iter().filter_map(|reason| match reason {
+        Reason::SignalUnknown { signal, .. } => Some(format!("{} is unknown", signal.as_str())),
+        Reason::SizeUnknown { pool, .. } => Some(format!("size of pool {pool} is unknown")),
+        _ => None,
+    });
+    let messages = facts.problems.iter().cloned().chain(of_plan).collect();
+    holding(ConditionKind::SignalStale, messages, "Unreadable", "AllRead")
+}
+
+fn policy_invalid(problem: Option<&str>) -> Condition {
+    let messages = problem.map(str::to_owned).into_iter().collect();
+    holding(ConditionKind::PolicyInvalid, messages, "Refused", "Valid")
+}
+
+fn infeasible(plan: &ScalePlan) -> Condition {
+    let messages = plan.reasons.iter().filter(|reason| matches!(reason, Reason::Infeasible { .. }));
+    let messages = messages.map(ToString::to_string).collect();
+    holding(ConditionKind::Infeasible, messages, "ReplicaLargerThanPools", "Fits")
+}
+
+fn conflicting_writer(plan: &ScalePlan) -> Condition {
+    let messages = plan.reasons.iter().filter_map(|reason| match reason {
+        Reason::ConflictingWriter { pool, asked, found, .. } => Some(format!(
+            "somebody else set pool {pool} to {found} nodes, {asked} were asked for: it is left \
+             alone for a while"
+        )),
+        _ => None,
+    });
+    holding(ConditionKind::ConflictingWriter, messages.collect(), "SizeSetByOthers", "OnlyWriter")
+}
+
+/// Benched pools matter only while replicas are missing.
+fn capacity_short(facts: &Facts<'_>) -> Condition {
+    let kind = ConditionKind::CapacityShort;
+    let (Some(desired), Some(ready)) = (facts.plan.desired, facts.ready) else {
+        let message = "the size or the replicas are unknown".to_owned();
+        return Condition { kind, holds: None, reason: "Unreadable", message };
+    };
+    let is_short = ready < u64::from(desired);
+    let messages = facts.plan.reasons.iter().filter_map(|reason| match reason {
+        Reason::NoRoom { .. } => Some("no pool has room for what is missing".to_owned()),
+        Reason::PoolBenched { pool, kind, .. } if is_short => {
+            Some(format!("pool {pool} is benched ({})", kind.as_str()))
+        }
+        _ => None,
+    });
+    holding(kind, messages.collect(), "PoolsRefuse", "Enough")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,269 @@
+//! The status of the resource, from snapshots of the controller.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebbtide_core::time::UnixMillis;
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{PolicyResource, Told};
+use crate::conditions::{self, Condition};
+use crate::status::{ControllerStatus, Snapshot};
+
+/// Least time between two writes.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
+
+/// Most actions and reasons that the status repeats.
+const LINES_LIMIT: usize = 64;
+
+/// Longest line, in characters.
+const LINE_LIMIT: usize = 1024;
+
+/// Writes the status until `shutdown`, while this controller leads.
+pub(crate) async fn report_while_leading(
+    resource: PolicyResource,
+    status: ControllerStatus,
+    now: fn() -> UnixMillis,
+    shutdown: CancellationToken,
+) {
+    let mut snapshots = status.follow();
+    let mut reporter = Reporter::default();
+    let mut decision = Decision::default();
+    loop {
+        tokio::select! {
+            changed = snapshots.changed() => if changed.is_err() { return },
+            () = shutdown.cancelled() => return,
+        }
+        let snapshot: Arc<Snapshot> = snapshots.borrow_and_update().clone();
+        if !snapshot.is_leader {
+            // Another writes meanwhile: what stands there is read anew.
+            reporter = Reporter::default();
+            continue;
+        }
+        decision.note(&snapshot);
+        let standing = Standing::of(&snapshot, &decision);
+        tokio::select! {
+            () = reporter.publish(&resource, &standing, now()) => {}
+            () = shutdown.cancelled() => return,
+        }
+        tokio::select! {
+            () = tokio::time::sleep(WRITE_EVERY) => {}
+            () = shutdown.cancelled() => return,
+        }
+    }
+}
+
+/// The last decision that was one: the reasons of a quiet tick are those of the last decision, with
+/// other numbers.
+#[derive(Default)]
+struct Decision {
+    /// What was desired, why nothing was carried out, and what was to be done.
+    gist: Option<(Option<u32>, Option<String>, Vec<String>)>,
+    shown: Value,
+}
+
+impl Decision {
+    fn note(&mut self, snapshot: &Snapshot) {
+        let Snapshot { desired, held, actions, .. } = snapshot;
+        let is_same = self.gist.as_ref().is_some_and(|(known, hindrance, done)| {
+            known == desired && hindrance == held && (actions.is_empty() || done == actions)
+        });
+        if is_same {
+            return;
+        }
+        self.gist = Some((*desired, held.clone(), actions.clone()));
+        let lines = |lines: &[String]| -> Vec<String> {
+            lines.iter().take(LINES_LIMIT).map(|line| shorten(line, LINE_LIMIT)).collect()
+        };
+        self.shown = json!({
+            "at": snapshot.ticked_at.to_string(),
+            "actions": lines(&snapshot.actions),
+            "reasons": lines(&snapshot.reasons),
+            "held": snapshot.held.as_deref().map(|held| shorten(held, LINE_LIMIT)),
+        });
+    }
+}
+
+/// What the status is to say.
+pub(super) struct Standing {
+    generation: Option<i64>,
+    conditions: Vec<Condition>,
+    /// Everything else.
+    fields: Map<String, Value>,
+}
+
+impl Standing {
+    /// Nothing is in force yet, and this is why.
+    pub fn refused(problem: &str, generation: Option<i64>) -> Self {
+        let conditions = conditions::refused(problem);
+        Self { generation, conditions, fields: Map::new() }
+    }
+
+    fn of(snapshot: &Snapshot, decision: &Decision) -> Self {
+        let count = |state: &str| snapshot.replicas.get(state).copied().unwrap_or(0);
+        // Nothing is no state of theirs: unknown is null, which takes the field away.
+        let known = |state| (!snapshot.replicas.is_empty()).then(|| count(state));
+        let fields = json!({
+            "mode": snapshot.mode,
+            "limitingStage": snapshot.limiting_stage,
+            "rollout": {
+                "running": snapshot.running,
+                "desired": snapshot.desired,
+                "ready": known("ready"),
+                "pending": known("pending"),
+                "draining": known("draining"),
+            },
+            "lastDecision": decision.shown,
+        });
+        let fields = if let Value::Object(fields) = fields { fields } else { Map::new() };
+        Self {
+            generation: snapshot.policy_generation,
+            conditions: snapshot.conditions.clone(),
+            fields,
+        }
+    }
+
+    /// The status as a merge patch. A condition keeps the time of its last transition from
+    /// `before` while its status is the same.
+    fn to_patch(&self, before: &Value, now: UnixMillis) -> Value {
+        let conditions: Vec<Value> = self
+            .conditions
+            .iter()
+            .map(|condition| {
+                let stood = standing_of(before, condition);
+                let same = stood.filter(|stood| stood["status"] == condition.status());
+                let since = same.map(|stood| stood["lastTransitionTime"].clone());
+                let mut shown = json!({
+                    "type": condition.kind.as_str(),
+                    "status": condition.status(),
+                    "lastTransitionTime": since.unwrap_or_else(|| json!(whole_seconds(now))),
+                    "reason": condition.reason,
+                    "message": shorten(&condition.message, 32 * LINE_LIMIT),
+                });
+                if let Some(generation) = self.generation {
+                    shown["observedGeneration"] = json!(generation);
+                }
+                shown
+            })
+            .collect();
+        let mut patch = self.fields.clone();
+        patch.insert("conditions".to_owned(), json!(conditions));
+        patch.insert("observedGeneration".to_owned(), json!(self.generation));
+        Value::Object(patch)
+    }
+
+    /// What has changed for whoever follows events. What was well from the beginning is no news.
+    fn news(&self, before: &Value) -> Vec<Told> {
+        let news = self.conditions.iter().filter_map(|condition| {
+            let stood = standing_of(before, condition).map(|stood| stood["status"].clone());
+            let is_good = condition.holds == Some(condition.kind.is_good());
+            let is_news = match stood.as_ref().and_then(Value::as_str) {
+                Some("Unknown") | None => !is_good,
+                Some(stood) => stood != condition.status(),
+            };
+            let is_news = is_news && condition.holds.is_some();
+            let kind = condition.kind.as_str();
+            let holds = condition.holds == Some(true);
+            let reason = if holds { kind.to_owned() } else { format!("Not{kind}") };
+            let message = if condition.message.is_empty() {
+                condition.reason.to_owned()
+            } else {
+                shorten(&condition.message, LINE_LIMIT)
+            };
+            is_news.then_some(Told { is_warning: !is_good, reason, message })
+        });
+        news.collect()
+    }
+}
+
+fn standing_of<'a>(status: &'a Value, condition: &Condition) -> Option<&'a Value> {
+    let known = status["conditions"].as_array()?;
+    known.iter().find(|known| known["type"] == condition.kind.as_str())
+}
+
+/// Writes what has changed.
+#[derive(Default)]
+pub(super) struct Reporter {
+    /// The status as it stands in the cluster, and the identity of its object.
+    stands: Option<(Value, Option<String>)>,
+    last_problem: Option<String>,
+}
+
+impl Reporter {
+    /// Brings the status to `standing`; what cannot be written is logged once and tried again with
+    /// the next standing.
+    pub async fn publish(
+        &mut self,
+        resource: &PolicyResource,
+        standing: &Standing,
+        now: UnixMillis,
+    ) {
+        let outcome = self.try_publish(resource, standing, now).await;
+        if let Err(problem) = &outcome {
+            // Somebody may have made the resource anew.
+            self.stands = None;
+            if self.last_problem.as_ref() != Some(problem) {
+                tracing::warn!(%problem, "status of the policy is not written");
+            }
+        }
+        self.last_problem = outcome.err();
+    }
+
+    async fn try_publish(
+        &mut self,
+        resource: &PolicyResource,
+        standing: &Standing,
+        now: UnixMillis,
+    ) -> Result<(), String> {
+        let (before, uid) = match self.stands.take() {
+            Some(stands) => stands,
+            None => {
+                let object = resource.get().await?;
+                let object = object.ok_or_else(|| format!("{resource} does not exist"))?;
+                let uid = object["metadata"]["uid"].as_str().map(str::to_owned);
+                (object["status"].clone(), uid)
+            }
+        };
+        let patch = standing.to_patch(&before, now);
+        let after = merge(&before, &patch);
+        if after != before {
+            resource.write_status(&patch).await?;
+        }
+        self.stands = Some((after, uid.clone()));
+        for told in standing.news(&before) {
+            resource.tell(told, uid.clone(), now).await?;
+        }
+        Ok(())
+    }
+}
+
+/// `before` with a merge patch (RFC 7386) applied.
+fn merge(before: &Value, patch: &Value) -> Value {
+    let Value::Object(patch) = patch else { return patch.clone() };
+    let mut merged = before.as_object().cloned().unwrap_or_default();
+    for (key, value) in patch {
+        if value.is_null() {
+            merged.remove(key);
+        } else {
+            let known = merged.get(key).cloned().unwrap_or(Value::Null);
+            merged.insert(key.clone(), merge(&known, value));
+        }
+    }
+    Value::Object(merged)
+}
+
+/// Kubernetes writes moments in whole seconds.
+fn whole_seconds(now: UnixMillis) -> String {
+    UnixMillis(now.0 / 1000 * 1000).to_string()
+}
+
+fn shorten(text: &str, limit: usize) -> String {
+    match text.char_indices().nth(limit) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(limit - 1).chain(['…']).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! Laws of the status that is written.
+
+use super::*;
+use crate::conditions::ConditionKind;
+
+fn snapshot(problem: Option<&str>) -> Snapshot {
+    let condition = |kind, holds, message: &str| Condition {
+        kind,
+        holds: Some(holds),
+        reason: "Word",
+        message: message.to_owned(),
+    };
+    Snapshot {
+        is_leader: true,
+        mode: "act",
+        running: Some(2),
+        desired: Some(3),
+        replicas: [("ready", 2)].into(),
+        conditions: vec![
+            condition(ConditionKind::Ready, problem.is_none(), problem.unwrap_or_default()),
+            condition(ConditionKind::PolicyInvalid, problem.is_some(), problem.unwrap_or_default()),
+        ],
+        policy_generation: Some(4),
+        ..Snapshot::default()
+    }
+}
+
+fn standing(snapshot: &Snapshot) -> Standing {
+    let mut decision = Decision::default();
+    decision.note(snapshot);
+    Standing::of(snapshot, &decision)
+}
+
+const AT: UnixMillis = UnixMillis(1_700_000_000_500);
+const LATER: UnixMillis = UnixMillis(1_700_000_060_000);
+
+#[test]
+fn unchanged_standing_is_no_change_and_keeps_its_moments() {
+    let standing = standing(&snapshot(None));
+    let first = merge(&Value::Null, &standing.to_patch(&Value::Null, AT));
+    assert_eq!(first["conditions"][0]["lastTransitionTime"], "2023-11-14T22:13:20Z");
+    assert_eq!(first["conditions"][0]["observedGeneration"], 4);
+    assert_eq!(first["rollout"]["ready"], 2);
+    assert!(first.get("limitingStage").is_none(), "unknown is no value");
+    assert_eq!(merge(&first, &standing.to_patch(&first, LATER)), first);
+}
+
+#[test]
+fn transition_moves_its_moment_and_no_other_and_is_told_once() {
+    let before = standing(&snapshot(None)).to_patch(&Value::Null, AT);
+    let invalid = standing(&snapshot(Some("spec is wrong")));
+    let after = invalid.to_patch(&before, LATER);
+    assert_eq!(after["conditions"][1]["status"], "True");
+    assert_eq!(after["conditions"][1]["lastTransitionTime"], "2023-11-14T22:14:20Z");
+    let reasons = |standing: &Standing, before: &Value| -> Vec<String> {
+        standing.news(before).into_iter().map(|told| told.reason).collect()
+    };
+    assert_eq!(reasons(&invalid, &before), ["NotReady", "PolicyInvalid"]);
+    assert!(reasons(&invalid, &after).is_empty(), "once");
+    assert!(reasons(&standing(&snapshot(None)), &Value::Null).is_empty(), "well from the start");
+    let healed = standing(&snapshot(None));
+    assert_eq!(reasons(&healed, &after), ["Ready", "NotPolicyInvalid"]);
+}
+
+#[test]
+fn quiet_tick_leaves_the_last_decision_as_it_was() {
+    let mut decision = Decision::default();
+    let acted = Snapshot {
+        actions: vec!["raise pool a from 1 to 2".to_owned()],
+        reasons: vec!["12 units of work".to_owned()],
+        ..snapshot(None)
+    };
+    decision.note(&acted);
+    let shown = decision.shown.clone();
+    let quiet = Snapshot { reasons: vec!["11 units of work".to_owned()], ..snapshot(None) };
+    decision.note(&quiet);
+    assert_eq!(decision.shown, shown);
+    decision.note(&Snapshot { desired: Some(4), ..quiet });
+    assert_ne!(decision.shown, shown);
+}
+
+#[test]
+fn merge_takes_away_what_is_null_and_leaves_what_is_not_named() {
+    let merged = merge(&json!({"a": {"b": 1, "c": 2}, "d": 3}), &json!({"a": {"b": null}}));
+    assert_eq!(merged, json!({"a": {"c": 2}, "d": 3}));
+}
