@@ -40,7 +40,7 @@ enum Command {
     Queue(queue_command::QueueArgs),
     /// Measure what a Redis can do for the work queue, and how many shards a fleet needs.
     Bench(bench_command::BenchArgs),
-    /// Check and explain fleet policies.
+    /// Check and explain fleet policies; try them on what a controller recorded.
     Policy(policy_command::PolicyArgs),
     /// Print the custom resource definition of fleet policies, for `kubectl apply -f -`.
     Crd(crd_command::CrdArgs),
@@ -65,7 +65,7 @@ impl Cli {
             Command::EngineEmulator(args) => setup::run_async(async {
                 engine_emulator::run(args).await.map(|()| ExitCode::SUCCESS)
             }),
-            Command::Policy(args) => return policy_command::run(&args),
+            Command::Policy(args) => policy_command::run(args),
             Command::Crd(args) => return crd_command::run(&args),
         };
         outcome.unwrap_or_else(|error| {

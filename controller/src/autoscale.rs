@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_core::bottleneck::IterationStage;
+use ebbtide_core::journal::{Outcome, Record, RecordedAction};
 use ebbtide_core::observation::{Observation, ReplicaState, ReplicaView};
 use ebbtide_core::policy::{FleetPolicy, Mode};
-use ebbtide_core::scale::{Action, ActionResult, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
+use ebbtide_core::scale::{Action, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::control::ControlView;
@@ -22,7 +23,7 @@ use crate::actuate::Actuator;
 use crate::capacity::Capacity;
 use crate::conditions::{self, Condition};
 use crate::fence::Fence;
-use crate::journal::{Entry, Journal, Outcome, RECOMMENDED, summarize};
+use crate::journal::{Journal, summarize};
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::observe::{self, Reads};
@@ -112,10 +113,10 @@ impl Autoscaler {
         let mut outcomes = Vec::new();
         for action in &plan.actions {
             let outcome = match held_for(action, held.as_ref()) {
-                Some(_) => RECOMMENDED.to_owned(),
+                Some(_) => Outcome::Recommended,
                 None => self.act(action, &plan, &policy, &mut past).await,
             };
-            outcomes.push(Outcome { action: action.to_string(), outcome });
+            outcomes.push(RecordedAction { action: action.clone(), outcome });
         }
 
         self.count_busy_terminations(&plan, &outcomes, &observation);
@@ -129,7 +130,7 @@ impl Autoscaler {
             policy_problem: problem,
             policy_generation: generation,
         };
-        self.tell(report, outcomes, &mut past);
+        self.tell(report, outcomes, &mut past).await;
         let is_complete = reads.problems.is_empty();
         let is_leader = self.leadership.borrow().is_some();
         if !is_leader {
@@ -171,7 +172,7 @@ impl Autoscaler {
         plan: &ScalePlan,
         policy: &FleetPolicy,
         past: &mut Past,
-    ) -> String {
+    ) -> Outcome {
         let actuator = Actuator {
             queue: &self.queue,
             fence: Fence {
@@ -184,32 +185,35 @@ impl Autoscaler {
             policy,
         };
         let outcome = actuator.carry_out(action).await;
-        let result = match &outcome {
-            Ok(()) => ActionResult::Done,
-            Err(error) => error.refusal().map_or(ActionResult::Failed, ActionResult::Refused),
-        };
-        past.memory.note_outcome(action, result);
-        match outcome {
+        let outcome = match outcome {
             Ok(()) => {
                 self.metrics.count_decision(action, &plan.reasons);
                 if action.is_decision() {
                     past.scale_decisions += 1;
                     past.last_decision = Some(action.to_string());
                 }
-                "done".to_owned()
+                Outcome::Done
             }
             Err(error) => {
                 tracing::warn!(%error, %action, "action was not carried out");
-                format!("failed: {error}")
+                let why = error.to_string();
+                match error.refusal() {
+                    Some(kind) => Outcome::Refused { kind, why },
+                    None => Outcome::Failed(why),
+                }
             }
+        };
+        if let Some(result) = outcome.result() {
+            past.memory.note_outcome(action, result);
         }
+        outcome
     }
 
     /// Counts what the planner's laws rule out, from what was really done.
     fn count_busy_terminations(
         &self,
         plan: &ScalePlan,
-        outcomes: &[Outcome],
+        outcomes: &[RecordedAction],
         observation: &Observation,
     ) {
         let replicas = observation.replicas.known().map_or(&[][..], Vec::as_slice);
@@ -217,14 +221,14 @@ impl Autoscaler {
             let Action::Retire { replica, .. } = action else { continue };
             let is_idle =
                 |view: &ReplicaView| view.id == *replica && view.leased.known() == Some(&0);
-            if outcome.outcome == "done" && !replicas.iter().any(is_idle) {
+            if outcome.outcome == Outcome::Done && !replicas.iter().any(is_idle) {
                 self.metrics.count_busy_termination();
             }
         }
     }
 
     /// Journal, metrics, status, and one log line for each problem that comes or goes.
-    fn tell(&mut self, report: Report<'_>, outcomes: Vec<Outcome>, past: &mut Past) {
+    async fn tell(&mut self, report: Report<'_>, outcomes: Vec<RecordedAction>, past: &mut Past) {
         let conditions = report.conditions();
         let Report { policy, observation, plan, held, problems, .. } = report;
         let (policy_problem, policy_generation) = (report.policy_problem, report.policy_generation);
@@ -236,19 +240,22 @@ impl Autoscaler {
         let mode = if policy.mode == Mode::Act { "act" } else { "observe" };
         let reasons: Vec<String> = plan.reasons.iter().map(ToString::to_string).collect();
         let held = held.map(|held| held.why);
-        let actions = outcomes.iter().map(|outcome| outcome.action.clone()).collect();
-        self.journal.record(&Entry {
-            at: observation.now,
-            mode,
+        let actions = outcomes.iter().map(|outcome| outcome.action.to_string()).collect();
+        let record = Record {
+            is_first: past.ticks == 1,
+            mode: mode.to_owned(),
             generation,
             running: plan.running,
             wish: plan.wish,
             desired: plan.desired,
             actions: outcomes,
             reasons: reasons.clone(),
+            bottleneck: plan.bottleneck.to_string(),
             held: held.clone(),
-            observed: summarize(observation, plan, &states),
-        });
+            observation: observation.clone(),
+        };
+        let observed = summarize(observation, plan, &states);
+        self.journal.record(&record, &observed, &self.queue).await;
         for problem in problems.iter().filter(|problem| !past.problems.contains(problem)) {
             tracing::warn!(%problem, "not everything can be read");
         }

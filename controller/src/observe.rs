@@ -13,7 +13,7 @@ use ebbtide_core::observation::{
 };
 use ebbtide_core::policy::{FleetPolicy, Pool, PoolName};
 use ebbtide_core::scale::SILENCE_LIMIT;
-use ebbtide_core::time::UnixMillis;
+use ebbtide_core::time::{UnixMillis, whole_millis};
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::control::{self, ControlView, NodeRecord};
 use ebbtide_queue::status::ShardStatus;
@@ -72,7 +72,9 @@ pub async fn read(
     problems.dedup();
     let suspects = view.as_ref().map(|view| suspects(view, &pools)).unwrap_or_default();
     let gone = find_gone(capacity, &used, &suspects, &mut problems).await;
-    Reads { watched_for: watched_since.elapsed(), status, view, pools, gone, problems }
+    // In whole milliseconds, as the journal has it.
+    let watched_for = Duration::from_millis(whole_millis(watched_since.elapsed()));
+    Reads { watched_for, status, view, pools, gone, problems }
 }
 
 async fn read_status(queue: &WorkQueue) -> Result<ShardStatus, String> {

@@ -10,6 +10,7 @@ pub mod event;
 pub mod fabric;
 pub mod ids;
 pub mod image_rollout;
+pub mod journal;
 pub mod maintenance;
 pub mod marks;
 pub mod notice;

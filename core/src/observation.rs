@@ -14,25 +14,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{NodeName, PolicyVersion, ReplicaId};
 use crate::policy::{Market, PoolName};
-use crate::time::UnixMillis;
+use crate::time::{UnixMillis, as_millis};
 
 pub use self::pools::{
     Activities, FailureKind, InstanceState, InstanceView, LaunchFailure, PoolSize, PoolView,
 };
 
 /// A reading with its age, or why there is none.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
 pub enum Signal<T> {
     /// It was read.
     Known {
         /// What was read.
+        #[serde(rename = "is")]
         value: T,
         /// How old the reading is.
+        #[serde(rename = "ageMs", with = "as_millis")]
         age: Duration,
     },
     /// It was not read, or is too old to count.
     Unknown {
         /// Why, in words.
+        #[serde(rename = "unknown")]
         why: String,
     },
 }
@@ -46,6 +50,14 @@ impl<T> Signal<T> {
     /// No reading.
     pub fn unknown(why: impl Into<String>) -> Self {
         Self::Unknown { why: why.into() }
+    }
+
+    /// The same signal of something that follows from the value.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Signal<U> {
+        match self {
+            Self::Known { value, age } => Signal::Known { value: change(value), age },
+            Self::Unknown { why } => Signal::Unknown { why },
+        }
     }
 
     /// The value, when it is known.
@@ -70,6 +82,29 @@ impl<T> Signal<T> {
             Self::Known { age, .. } => Some(*age),
             Self::Unknown { .. } => None,
         }
+    }
+}
+
+/// A signal of a duration, in whole milliseconds.
+mod millis_signal {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Signal;
+    use crate::time::whole_millis;
+
+    pub fn serialize<S: Serializer>(
+        signal: &Signal<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        signal.clone().map(whole_millis).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Signal<Duration>, D::Error> {
+        Ok(Signal::<u64>::deserialize(deserializer)?.map(Duration::from_millis))
     }
 }
 
@@ -99,7 +134,8 @@ impl fmt::Display for InstanceId {
 }
 
 /// Everything that sizing looks at.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Observation {
     /// When it was made, on the controller's clock.
     pub now: UnixMillis,
@@ -121,6 +157,7 @@ pub struct Observation {
     /// Sealed groups that a trainer has taken and not acknowledged.
     pub buffer_taken: Signal<u64>,
     /// Age of the oldest unit that waits; zero when none does.
+    #[serde(with = "millis_signal")]
     pub oldest_ready_age: Signal<Duration>,
     /// The trainer, by its own report.
     pub trainer: Signal<TrainerView>,
@@ -164,7 +201,7 @@ impl Observation {
 
 /// Nodes that are at work and belong to no replica: they run another part of the run, or hold
 /// leases without a record of their own.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct OthersAtWork {
     /// Instances that told who they are.
     pub instances: BTreeSet<InstanceId>,
@@ -173,7 +210,8 @@ pub struct OthersAtWork {
 }
 
 /// What the trainer says about itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct TrainerView {
     /// What it does.
     pub phase: TrainerPhase,
@@ -200,7 +238,8 @@ pub enum TrainerPhase {
 }
 
 /// One replica: what is drained, counted and paid as one.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ReplicaView {
     /// The replica.
     pub id: ReplicaId,
@@ -212,7 +251,7 @@ pub struct ReplicaView {
     pub in_flight: u32,
     /// Units leased to its nodes, by the queue's word.
     pub leased: Signal<u64>,
-    /// Tokens per second, all nodes together.
+    /// Tokens per second, all nodes together, in hundredths.
     pub tokens_per_second: f64,
     /// Streams that make these tokens; none when no node tells.
     pub generating: Option<u32>,
@@ -250,20 +289,23 @@ impl ReplicaView {
 }
 
 /// One node of a replica.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct NodeView {
     /// The node.
     pub name: NodeName,
     /// Its instance, once it told or its name gave it away.
     pub instance: Option<InstanceId>,
     /// Since when it is silent.
+    #[serde(rename = "silentMs", with = "as_millis")]
     pub heartbeat_age: Duration,
     /// Whether EC2 has announced that it takes the instance for itself.
     pub is_reclaimed: bool,
 }
 
 /// How far a replica is on its way into or out of service, the earliest stage first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ReplicaState {
     /// Fewer nodes than it needs have reported.
     Pending,
@@ -316,7 +358,8 @@ impl ReplicaState {
 }
 
 /// A drain that goes on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct DrainView {
     /// Names the request.
     pub request_id: String,
@@ -329,7 +372,8 @@ pub struct DrainView {
 }
 
 /// On whose behalf a replica drains.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DrainPurpose {
     /// Sizing asked for it (`scale_in`, `swap`): sizing terminates it, or cancels.
     Sizing,
@@ -342,7 +386,8 @@ pub enum DrainPurpose {
 }
 
 /// How far a drain is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DrainStage {
     /// Asked for.
     Requested,

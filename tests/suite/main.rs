@@ -23,6 +23,7 @@ mod policy;
 mod programs;
 mod python;
 mod queue;
+mod recorded;
 mod resource;
 mod tidy;
 mod vllm;

@@ -37,6 +37,11 @@ pub(super) fn gather(
         .collect()
 }
 
+/// Rounded, so that a journal of it is short and reads back as it was.
+fn in_hundredths(speed: f64) -> f64 {
+    (speed * 100.0).round() / 100.0
+}
+
 fn build(
     id: &ReplicaId,
     records: &[&NodeRecord],
@@ -69,7 +74,9 @@ fn build(
         state,
         in_flight: records.iter().map(|record| record.in_flight).sum(),
         leased,
-        tokens_per_second: records.iter().map(|record| record.tokens_per_second).sum(),
+        tokens_per_second: in_hundredths(
+            records.iter().map(|record| record.tokens_per_second).sum(),
+        ),
         // Only the node that runs the engine of an EP group tells.
         generating: records.iter().filter_map(|record| record.generating).reduce(|a, b| a + b),
         capacity: records.iter().filter_map(|record| record.capacity).reduce(|a, b| a + b),

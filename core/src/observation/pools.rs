@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::{InstanceId, Signal};
 use crate::ids::NodeName;
 use crate::policy::{Market, PoolName, Zone};
 use crate::time::UnixMillis;
 
 /// One capacity pool as its provider shows it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct PoolView {
     /// The pool.
     pub name: PoolName,
@@ -27,7 +30,8 @@ impl PoolView {
 }
 
 /// What a pool did lately, on the provider's clock.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Activities {
     /// Start of the newest activity.
     pub newest_at: Option<UnixMillis>,
@@ -36,7 +40,8 @@ pub struct Activities {
 }
 
 /// Size and content of a pool, in nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct PoolSize {
     /// What was asked for.
     pub desired: u32,
@@ -70,7 +75,8 @@ impl PoolSize {
 }
 
 /// One instance of a pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct InstanceView {
     /// The instance.
     pub id: InstanceId,
@@ -108,7 +114,8 @@ impl InstanceView {
 }
 
 /// Where an instance is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum InstanceState {
     /// On its way in.
     Pending,
@@ -128,7 +135,8 @@ impl InstanceState {
 }
 
 /// A launch that did not work.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct LaunchFailure {
     /// When it began, on the provider's clock.
     pub at: UnixMillis,
@@ -139,7 +147,8 @@ pub struct LaunchFailure {
 }
 
 /// What a failed launch says about its pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum FailureKind {
     /// The pool has no machine left.
     Capacity,

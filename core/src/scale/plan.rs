@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::ScaleMemory;
 use super::reason::Reason;
 use crate::bottleneck::Bottleneck;
@@ -30,7 +32,8 @@ pub struct ScalePlan {
 }
 
 /// One step. Each may be repeated.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Takes back a drain that has not reached `terminating`.
     CancelDrain {
@@ -96,7 +99,8 @@ pub enum ActionResult {
 }
 
 /// Why sizing lets a replica go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LeaveReason {
     /// Fewer are needed.
     ScaleIn,

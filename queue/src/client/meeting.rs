@@ -6,7 +6,7 @@ use ebbtide_core::time::UnixMillis;
 use super::{Hint, QueueError, WorkQueue};
 use crate::control::{
     ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress, DrainRecord,
-    DrainRequest, EngineRecord, HoldRecord, LifecycleRecord, NodeRecord, ReplicaView,
+    DrainRequest, EngineRecord, HoldRecord, JournalLine, LifecycleRecord, NodeRecord, ReplicaView,
     StragglerRecord, TrainerRecord,
 };
 
@@ -143,6 +143,25 @@ impl WorkQueue {
         match self.port.control(ControlCommand::ReadReports(limit)).await? {
             ControlReply::Reports(reports) => Ok(reports),
             other => Err(QueueError::unexpected("closing reports", &other)),
+        }
+    }
+
+    /// Adds a line to the journal of sizing, of which about `kept` lines are kept.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn add_journal(&self, line: String, kept: usize) -> Result<(), QueueError> {
+        self.tell(ControlCommand::AddJournal { line, kept }).await
+    }
+
+    /// The newest lines of the journal of sizing, at most `limit`, the newest first.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn journal(&self, limit: usize) -> Result<Vec<JournalLine>, QueueError> {
+        match self.port.control(ControlCommand::ReadJournal(limit)).await? {
+            ControlReply::Journal(lines) => Ok(lines),
+            other => Err(QueueError::unexpected("the journal", &other)),
         }
     }
 

@@ -7,8 +7,8 @@ use ebbtide_core::time::UnixMillis;
 
 use super::{
     CheckpointRecord, ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress,
-    DrainRecord, DrainRequest, EngineRecord, HoldRecord, LifecycleRecord, NodeRecord, REPORTS_KEPT,
-    ReplicaView, StragglerRecord, TrainerRecord, VersionRecord,
+    DrainRecord, DrainRequest, EngineRecord, HoldRecord, JournalLine, LifecycleRecord, NodeRecord,
+    REPORTS_KEPT, ReplicaView, StragglerRecord, TrainerRecord, VersionRecord,
 };
 
 /// The control keys of one run.
@@ -21,6 +21,7 @@ pub struct MemoryControl {
     lifecycles: BTreeMap<String, LifecycleRecord>,
     stragglers: BTreeMap<ReplicaId, StragglerRecord>,
     reports: VecDeque<ClosingReport>,
+    journal: VecDeque<JournalLine>,
     claims: BTreeSet<String>,
     newest_claim: u64,
     trainer: Option<TrainerRecord>,
@@ -77,6 +78,13 @@ impl MemoryControl {
             ControlCommand::AddReport(report) => self.add_report(report, now),
             ControlCommand::ReadReports(limit) => {
                 return ControlReply::Reports(self.reports.iter().take(*limit).cloned().collect());
+            }
+            ControlCommand::AddJournal { line, kept } => {
+                self.journal.push_front(JournalLine { at: now, line: line.clone() });
+                self.journal.truncate(*kept);
+            }
+            ControlCommand::ReadJournal(limit) => {
+                return ControlReply::Journal(self.journal.iter().take(*limit).cloned().collect());
             }
             ControlCommand::RequestDrain(request) => return self.request_drain(request, now),
             ControlCommand::ReportDrain(progress) => return self.report_drain(progress),

@@ -20,7 +20,7 @@ pub use records::{
     CheckpointRecord, EngineRecord, HoldRecord, LifecycleRecord, NodeRecord, NodeRole, NodeState,
     StragglerRecord, TrainerRecord, VersionRecord,
 };
-pub use reports::{ClosingReport, DrainOutcome, REPORTS_KEPT};
+pub use reports::{ClosingReport, DrainOutcome, JournalLine, REPORTS_KEPT};
 
 /// One operation on the control keys. Each may be repeated.
 #[derive(Debug, Clone)]
@@ -55,6 +55,15 @@ pub enum ControlCommand {
     AddReport(Box<ClosingReport>),
     /// Reads the newest closing reports, at most so many.
     ReadReports(usize),
+    /// Adds a line to the journal of sizing and keeps about so many, the newest ones.
+    AddJournal {
+        /// The line.
+        line: String,
+        /// How many lines are kept.
+        kept: usize,
+    },
+    /// Reads the newest lines of that journal, at most so many.
+    ReadJournal(usize),
     /// Asks for a drain. A leader older than the newest that claimed anything is refused.
     RequestDrain(DrainRequest),
     /// Reports progress of a drain, or cancels it; refused as a request is.
@@ -88,6 +97,8 @@ pub enum ControlReply {
     Claimed(bool),
     /// To [`ControlCommand::ReadReports`]: the newest first.
     Reports(Vec<ClosingReport>),
+    /// To [`ControlCommand::ReadJournal`]: the newest first.
+    Journal(Vec<JournalLine>),
     /// To [`ControlCommand::Read`].
     View(Box<ControlView>),
     /// To [`ControlCommand::ReadReplica`].

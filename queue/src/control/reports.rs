@@ -1,4 +1,5 @@
-//! Closing reports: what each drain came to, kept for operators.
+//! What is kept for operators: closing reports, which say what each drain came to, and the journal
+//! of sizing.
 
 use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::time::UnixMillis;
@@ -67,6 +68,15 @@ pub struct ClosingReport {
     /// When it was written, on the server's clock; set by the store.
     #[serde(default)]
     pub at: UnixMillis,
+}
+
+/// A line of the journal of sizing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalLine {
+    /// When it was written, on the server's clock.
+    pub at: UnixMillis,
+    /// The line.
+    pub line: String,
 }
 
 impl ClosingReport {

@@ -12,7 +12,8 @@ use super::{CALL_TRIES, RedisPort, keys};
 use crate::client::QueueError;
 use crate::control::{
     CheckpointRecord, ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress,
-    DrainRecord, DrainRequest, Fields, HoldRecord, NodeRecord, ReplicaView, from_fields, to_fields,
+    DrainRecord, DrainRequest, Fields, HoldRecord, JournalLine, NodeRecord, ReplicaView,
+    from_fields, to_fields,
 };
 
 /// Kinds of records that come in any number; each has an index `{r:c}:<kind>s`.
@@ -76,6 +77,8 @@ pub(super) async fn carry_out(
         }
         ControlCommand::AddReport(report) => add_report(port, &report).await,
         ControlCommand::ReadReports(limit) => read_reports(port, limit).await,
+        ControlCommand::AddJournal { line, kept } => add_journal(port, &line, kept).await,
+        ControlCommand::ReadJournal(limit) => read_journal(port, limit).await,
         ControlCommand::RemoveNode(node) => remove_node(port, node.as_str()).await,
         ControlCommand::RemoveDrain(replica) => remove(port, "drain", replica.as_str()).await,
         ControlCommand::RequestDrain(request) => request_drain(port, &request).await,
@@ -213,6 +216,34 @@ async fn read_reports(port: &RedisPort, limit: usize) -> Result<ControlReply, Qu
     Ok(ControlReply::Reports(reports.collect()))
 }
 
+/// Repeated after a lost answer, it adds the same line again: readers see the same moment twice.
+async fn add_journal(
+    port: &RedisPort,
+    line: &str,
+    kept: usize,
+) -> Result<ControlReply, QueueError> {
+    let journal = key(port, "journal", "");
+    let mut pipeline = redis::pipe();
+    let add = pipeline.cmd("XADD").arg(&journal).arg("MAXLEN").arg("~").arg(kept.max(1));
+    add.arg("*").arg("line").arg(line);
+    let added: Result<(String,), _> = port.link.query(&journal, &pipeline).await;
+    added.map(|_| ControlReply::Done).map_err(|error| error.to_queue_error())
+}
+
+async fn read_journal(port: &RedisPort, limit: usize) -> Result<ControlReply, QueueError> {
+    let journal = key(port, "journal", "");
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("XREVRANGE").arg(&journal).arg("+").arg("-").arg("COUNT").arg(limit);
+    let entries: Result<(Vec<(String, Fields)>,), _> = port.link.query(&journal, &pipeline).await;
+    let (entries,) = entries.map_err(|error| error.to_queue_error())?;
+    let lines = entries.into_iter().filter_map(|(id, mut fields)| {
+        // The id of an entry begins with the server's clock.
+        let at = id.split('-').next()?.parse().ok()?;
+        Some(JournalLine { at: UnixMillis(at), line: fields.remove("line")? })
+    });
+    Ok(ControlReply::Journal(lines.collect()))
+}
+
 /// The keys of all records that stand, each with its kind.
 async fn record_keys_of_all(port: &RedisPort) -> Result<Vec<(&'static str, String)>, QueueError> {
     let mut pipeline = redis::pipe();
@@ -234,7 +265,8 @@ async fn record_keys_of_all(port: &RedisPort) -> Result<Vec<(&'static str, Strin
 pub(super) async fn all_keys(port: &RedisPort) -> Result<Vec<String>, QueueError> {
     let records = record_keys_of_all(port).await?.into_iter().map(|(_, key)| key);
     let indexes = KINDS.iter().map(|kind| key(port, &format!("{kind}s"), ""));
-    let others = ["meta", "generation", "claims", "reports"].map(|name| key(port, name, ""));
+    let others =
+        ["meta", "generation", "claims", "reports", "journal"].map(|name| key(port, name, ""));
     Ok(records.chain(indexes).chain(others).collect())
 }
 

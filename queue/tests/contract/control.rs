@@ -25,6 +25,7 @@ laws![
     action_is_claimed_once_and_by_the_newest_generation,
     nodes_that_are_lost_add_up,
     closing_report_is_kept_once_and_the_newest_comes_first,
+    journal_keeps_the_newest_lines,
     checkpoint_is_pending_until_its_request_is_confirmed,
     lifecycle_action_stands_until_it_is_removed,
     straggler_is_told_to_its_replica_until_it_is_taken_back,
@@ -55,6 +56,20 @@ async fn report(world: &World, id: &str, generation: u64, state: DrainState) -> 
     let replica: ReplicaId = "r1".parse().unwrap();
     let progress = DrainProgress { replica, request_id: id.to_owned(), generation, state };
     world.queue.report_drain(progress).await.unwrap().unwrap()
+}
+
+async fn journal_keeps_the_newest_lines(world: World) {
+    let text = |number: usize| format!("{{\"number\": {number}}}");
+    for number in 0..600 {
+        world.queue.add_journal(text(number), 200).await.unwrap();
+    }
+    let lines = world.queue.journal(3).await.unwrap();
+    let newest: Vec<&str> = lines.iter().map(|line| line.line.as_str()).collect();
+    assert_eq!(newest, [text(599), text(598), text(597)]);
+    assert!(lines[0].at >= lines[2].at && lines[2].at > UnixMillis(0));
+    // Redis keeps whole nodes of a stream, of a hundred entries by default.
+    let kept = world.queue.journal(600).await.unwrap().len();
+    assert!((200..=300).contains(&kept), "{kept}");
 }
 
 async fn records_are_read_as_they_were_written(world: World) {

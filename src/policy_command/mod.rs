@@ -1,13 +1,20 @@
-//! `ebbtide policy`: checks fleet policies and says them in words.
+//! `ebbtide policy`: checks fleet policies, says them in words, tries them on what was recorded.
+
+mod last;
+mod records;
+mod replay;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use ebbtide_core::policy::{FleetPolicy, PolicyError, PolicyErrors};
 use serde_json::{Value, json};
+
+use crate::place::Output;
+use crate::setup;
 
 /// Every file was read and is valid.
 const VALID: u8 = 0;
@@ -38,34 +45,59 @@ enum PolicyCommand {
         #[arg(long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
-    /// Say a fleet policy in words: values in force, defaults included, and what they imply.
-    #[command(after_help = "Example:\n  ebbtide policy explain policies/grpo-async.yaml")]
+    /// Say a fleet policy in words: values in force, defaults included, and what they imply; with
+    /// --redis also the last decision of its controller.
+    #[command(after_help = "Examples:\n  ebbtide policy explain policies/grpo-async.yaml\n  \
+                            ebbtide policy explain policies/grpo-async.yaml --redis \
+                            redis://10.0.0.5:6379")]
     Explain {
         /// The fleet policy to explain.
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// `json` prints one object: {ok, run, lines} or {ok, errors}.
+        /// The work queue of its run, for what the controller decided last, and why
+        #[arg(long, env = "EBBTIDE_REDIS", value_name = "URL", hide_env_values = true)]
+        redis: Option<String>,
+        /// `json` prints one object: {ok, run, lines, decision} or {ok, errors}.
         #[arg(long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
-}
-
-/// For whom the output is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Text,
-    Json,
+    /// Decide recorded ticks again, under this policy: where would another one decide otherwise?
+    Replay(replay::ReplayArgs),
 }
 
 /// Runs `ebbtide policy`; 0 when every policy is valid, 2 when one is invalid or unreadable.
-pub fn run(args: &PolicyArgs) -> ExitCode {
-    let (code, text) = match &args.command {
-        PolicyCommand::Check { files, output } => check(files, *output),
-        PolicyCommand::Explain { file, output } => explain(file, *output),
+///
+/// # Errors
+/// What was recorded cannot be read.
+pub fn run(args: PolicyArgs) -> anyhow::Result<ExitCode> {
+    let (code, text) = match args.command {
+        PolicyCommand::Check { files, output } => check(&files, output),
+        PolicyCommand::Explain { file, redis: None, output } => explain(&file, output, None),
+        PolicyCommand::Explain { file, redis: Some(url), output } => {
+            return setup::run_async(explain_with_decision(file, url, output));
+        }
+        PolicyCommand::Replay(args) => return setup::run_async(replay::run(args)),
     };
+    Ok(say(code, &text))
+}
+
+fn say(code: u8, text: &str) -> ExitCode {
     // A reader that has gone away, as in `| head`, changes nothing about the verdict.
     let _ = writeln!(io::stdout(), "{text}");
     ExitCode::from(code)
+}
+
+async fn explain_with_decision(
+    file: PathBuf,
+    url: String,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let decision = match read_policy(&file) {
+        Ok(policy) => last::decision(&url, &policy).await?,
+        Err(_) => None,
+    };
+    let (code, text) = explain(&file, output, Some(decision));
+    Ok(say(code, &text))
 }
 
 /// Why there is no policy to work with.
@@ -173,13 +205,21 @@ fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{plural}")
 }
 
-fn explain(file: &Path, output: Output) -> (u8, String) {
+/// Says the policy and, where somebody asked for it, the last decision of its controller.
+fn explain(file: &Path, output: Output, decision: Option<Option<last::Decision>>) -> (u8, String) {
     match (read_policy(file), output) {
-        (Ok(policy), Output::Text) => (VALID, policy.explain()),
+        (Ok(policy), Output::Text) => {
+            let decision = decision.map(last::in_words).unwrap_or_default();
+            (VALID, policy.explain() + &decision)
+        }
         (Ok(policy), Output::Json) => {
             let words = policy.explain();
             let lines: Vec<&str> = words.lines().collect();
-            (VALID, json!({ "ok": true, "run": policy.run, "lines": lines }).to_string())
+            let mut answer = json!({ "ok": true, "run": policy.run, "lines": lines });
+            if let Some(decision) = decision {
+                answer["decision"] = decision.map_or(Value::Null, |decision| decision.to_json());
+            }
+            (VALID, answer.to_string())
         }
         (Err(refusal), Output::Text) => {
             (INVALID, format!("{}\n{}", refusal.to_text(), verdict(1, &[refusal])))

@@ -1,0 +1,99 @@
+//! The last decision of a running controller, in words.
+
+use std::time::Duration;
+
+use ebbtide_core::journal::{Record, WHOLE_EVERY};
+use ebbtide_core::policy::FleetPolicy;
+use serde_json::{Value, json};
+
+use super::records;
+use crate::words::span;
+
+/// A decision that is older tells of a controller that is away.
+const FRESH_LIMIT: Duration = Duration::from_mins(1);
+
+/// A decision, and how old it is.
+pub struct Decision {
+    record: Record,
+    age: Duration,
+    /// Longest age of a controller that is there.
+    limit: Duration,
+}
+
+/// The last decision of the run's controller; `None` when there is none on record.
+///
+/// # Errors
+/// The run is not reachable, or does not exist.
+pub async fn decision(url: &str, policy: &FleetPolicy) -> anyhow::Result<Option<Decision>> {
+    let queue = records::connect(url, &policy.run).await?;
+    // From the last whole record on.
+    let lines = 2 * WHOLE_EVERY as usize;
+    let newest = queue.journal(1).await?.pop();
+    let record = records::read_stream(&queue, lines).await?.records.pop();
+    let now = queue.view().await?.now;
+    let limit = FRESH_LIMIT.max(3 * policy.rollout.tick);
+    Ok(newest.zip(record).map(|(line, record)| {
+        let age = now.since(line.at);
+        Decision { record, age, limit }
+    }))
+}
+
+/// The decision as it follows a policy in words.
+pub fn in_words(decision: Option<Decision>) -> String {
+    let Some(decision) = decision else {
+        return "\n\nlast decision\n  none is on record: no controller has led this run".to_owned();
+    };
+    let lines = decision.to_lines().into_iter().map(|line| format!("  {line}"));
+    let lines: Vec<String> = lines.collect();
+    format!("\n\nlast decision, {} ago\n{}", span(decision.age), lines.join("\n"))
+}
+
+impl Decision {
+    fn to_lines(&self) -> Vec<String> {
+        let record = &self.record;
+        let mut lines = vec![sizes(record)];
+        if self.age > self.limit {
+            lines.insert(0, "no newer one: the controller may be away".to_owned());
+        }
+        let actions = record.actions.iter();
+        lines.extend(actions.map(|done| format!("do: {} ({})", done.action, done.outcome)));
+        lines.extend(record.held.iter().map(|why| format!("nothing is carried out: {why}")));
+        lines.extend(record.reasons.iter().map(|reason| format!("because: {reason}")));
+        lines.push(record.bottleneck.clone());
+        lines
+    }
+
+    /// For machines.
+    pub fn to_json(&self) -> Value {
+        let record = &self.record;
+        let actions: Vec<Value> = record
+            .actions
+            .iter()
+            .map(|done| {
+                let (action, outcome) = (done.action.to_string(), done.outcome.to_string());
+                json!({ "action": action, "outcome": outcome })
+            })
+            .collect();
+        json!({
+            "at": record.at(),
+            "ageSeconds": self.age.as_secs_f64(),
+            "mode": record.mode,
+            "generation": record.generation,
+            "running": record.running,
+            "wish": record.wish,
+            "desired": record.desired,
+            "actions": actions,
+            "held": record.held,
+            "reasons": record.reasons,
+            "bottleneck": record.bottleneck,
+        })
+    }
+}
+
+/// The numbers of a decision in one line.
+pub fn sizes(record: &Record) -> String {
+    let shown = |count: Option<u32>| count.map_or("unknown".to_owned(), |n| n.to_string());
+    let (running, desired) = (shown(record.running), shown(record.desired));
+    let wish = shown(record.wish);
+    format!("{running} replicas run, {desired} are desired, the demand asks for {wish}")
+}
