@@ -18,7 +18,6 @@ use ebbtide_queue::status::ShardStatus;
 pub const NODES_PER_REPLICA: u32 = 5;
 const NODES_PER_POOL: u32 = 100;
 pub const UNITS_PER_REPLICA: u32 = 64;
-pub const GROUPS_PER_STEP: u32 = 1_024;
 pub const GROUP_SIZE: u16 = 16;
 
 /// So many nodes.
@@ -30,6 +29,11 @@ pub struct Fleet {
 impl Fleet {
     pub fn replicas(self) -> u32 {
         self.nodes / NODES_PER_REPLICA
+    }
+
+    /// Groups that the trainer takes for one update: there is use for twice as many replicas.
+    pub fn groups_per_step(self) -> u32 {
+        2 * self.replicas()
     }
 
     fn pools(self) -> u32 {
@@ -46,7 +50,7 @@ metadata: {{name: fleet}}
 spec:
   mode: {mode}
   staleness: {{maxLag: 4}}
-  trainer: {{groupsPerStep: {GROUPS_PER_STEP}, groupSize: {GROUP_SIZE}}}
+  trainer: {{groupsPerStep: {}, groupSize: {GROUP_SIZE}}}
   rollout:
     nodesPerReplica: {NODES_PER_REPLICA}
     maxReplicas: {}
@@ -55,6 +59,7 @@ spec:
     tick: 1s
   pools:
 ",
+            self.groups_per_step(),
             2 * self.replicas(),
             names.join(", "),
         );
@@ -99,9 +104,18 @@ spec:
         ControlView {
             now,
             nodes,
-            trainer: Some(TrainerRecord { heartbeat: now, ..trainer(step) }),
+            trainer: Some(TrainerRecord { heartbeat: now, ..self.trainer(step) }),
             version: VersionRecord { version: PolicyVersion(step), ..VersionRecord::default() },
             ..ControlView::default()
+        }
+    }
+
+    pub fn trainer(self, step: u64) -> TrainerRecord {
+        TrainerRecord {
+            phase: TrainerPhase::Train,
+            step,
+            groups_per_step: self.groups_per_step(),
+            heartbeat: UnixMillis(0),
         }
     }
 
@@ -141,15 +155,6 @@ spec:
             }
         };
         (0..self.pools()).map(pool).collect()
-    }
-}
-
-pub fn trainer(step: u64) -> TrainerRecord {
-    TrainerRecord {
-        phase: TrainerPhase::Train,
-        step,
-        groups_per_step: GROUPS_PER_STEP,
-        heartbeat: UnixMillis(0),
     }
 }
 

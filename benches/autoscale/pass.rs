@@ -13,7 +13,7 @@ use ebbtide_core::scale::{ScaleMemory, SizingTerms, plan_scale};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_harness::{Figures, percentile_ms};
 
-use super::fleet::{Fleet, GROUP_SIZE, GROUPS_PER_STEP, NODES_PER_REPLICA, TICK};
+use super::fleet::{Fleet, GROUP_SIZE, NODES_PER_REPLICA, TICK};
 
 /// Sizes of the table with their keys.
 const SIZES: [(u32, &str); 5] = [
@@ -59,7 +59,7 @@ fn passes_over(fleet: Fleet, passes: u64) -> anyhow::Result<Vec<Duration>> {
     let policy = fleet.policy("act")?;
     let terms = SizingTerms::from(&policy);
     let nodes_per_replica = u16::try_from(NODES_PER_REPLICA)?;
-    let groups = u64::from(GROUPS_PER_STEP);
+    let groups = u64::from(fleet.groups_per_step());
     let mut memory = ScaleMemory::default();
     let (mut took, mut actions) = (Vec::new(), 0);
     for pass in 0..passes {

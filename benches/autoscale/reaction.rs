@@ -21,7 +21,7 @@ use ebbtide_queue::reply::WriteReply;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::fleet::{TICK, trainer};
+use super::fleet::{Fleet, TICK};
 use super::tick::{config, connect, outside};
 
 const CHANGES: u32 = 60;
@@ -60,7 +60,7 @@ pub async fn measure(quick: bool, figures: &mut Figures) -> anyhow::Result<()> {
 async fn one_change(after: Duration) -> anyhow::Result<Duration> {
     let redis = Redis::start().await?;
     let queue = connect(&redis.url()).await?;
-    queue.put_trainer(trainer(1)).await?;
+    queue.put_trainer(Fleet { nodes: 20 }.trainer(1)).await?;
     let (pools, status) = (Arc::new(EmptyPools::default()), ControllerStatus::default());
     let outside = outside(&redis.url(), pools.clone(), status.clone())?;
     let shutdown = CancellationToken::new();

@@ -25,7 +25,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use super::fleet::{Fleet, NODES_PER_REPLICA, StandingPools, trainer};
+use super::fleet::{Fleet, NODES_PER_REPLICA, StandingPools};
 
 const FLEET: Fleet = Fleet { nodes: 10_000 };
 const TICKS: u32 = 40;
@@ -41,7 +41,7 @@ const LIMIT: Duration = Duration::from_mins(3);
 pub async fn measure(quick: bool, figures: &mut Figures) -> anyhow::Result<()> {
     let redis = Redis::start().await?;
     let queue = connect(&redis.url()).await?;
-    queue.put_trainer(trainer(1)).await?;
+    queue.put_trainer(FLEET.trainer(1)).await?;
     for record in FLEET.records() {
         queue.put_node(record).await?;
     }
