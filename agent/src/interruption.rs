@@ -25,6 +25,7 @@ mod upkeep;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::QueueError;
 use ebbtide_queue::command::HandBackCause;
 use ebbtide_queue::control::{DrainRecord, ReplicaView};
@@ -103,7 +104,7 @@ enum Event {
     /// A pod was made to leave, or not.
     Evicted(Evicted),
     /// The trainer was asked for a checkpoint, or not.
-    CheckpointAsked(Result<(), QueueError>),
+    CheckpointAsked(Result<UnixMillis, QueueError>),
     /// The queue has counted what the node holds, or not; what this agent held before.
     HeldCounted(usize, Result<u64, QueueError>),
     /// A closing report was kept, or not.

@@ -1,7 +1,7 @@
 -- PUT KEYS record index; ARGV member mode stamp {field value}...
 -- Writes a record and lists it in its index. `stamp` is the field that gets the server's time,
 -- '' for none. Mode replace writes the whole record, merge keeps other fields, raise does nothing
--- unless the field `version` rises.
+-- unless the field `version` rises. Answers the server's time, or 0 when nothing was written.
 register_control('control_put', 'finishes', function(keys, arguments)
   local member, mode, stamp = arguments[1], arguments[2], arguments[3]
   local now = server_time()
@@ -15,5 +15,5 @@ register_control('control_put', 'finishes', function(keys, arguments)
   for at = 4, #arguments, 2 do call('HSET', keys[1], arguments[at], arguments[at + 1]) end
   if stamp ~= '' then call('HSET', keys[1], stamp, string.format('%.0f', now)) end
   if member ~= '' then call('SADD', keys[2], member) end
-  return 1
+  return now
 end)

@@ -23,8 +23,8 @@ enum Standing {
     Idle,
     /// It is to be asked for.
     Wanted,
-    /// The request is one made after this moment, the newest one before it.
-    Asked(Option<UnixMillis>),
+    /// It was asked for at this moment, by the store's clock.
+    Asked(UnixMillis),
     /// The trainer has written it.
     Confirmed,
 }
@@ -50,9 +50,8 @@ impl CheckpointLane {
     /// Takes in a reading of all keys.
     pub(super) fn take_view(&mut self, seen: &SeenView) {
         self.seen = seen.view.checkpoint;
-        if let Standing::Asked(before) = self.standing
-            && self.seen.requested > before
-            && !self.seen.is_pending()
+        if let Standing::Asked(moment) = self.standing
+            && self.seen.confirmed >= Some(moment)
         {
             tracing::info!("trainer has written its checkpoint");
             self.standing = Standing::Confirmed;
@@ -68,8 +67,8 @@ impl CheckpointLane {
         }
         if self.standing == Standing::Idle {
             // Another node of the trainer may have asked already.
-            let asked_by_another = self.seen.is_pending().then_some(Standing::Asked(None));
-            self.standing = asked_by_another.unwrap_or(Standing::Wanted);
+            let by_another = self.seen.requested.filter(|_| self.seen.is_pending());
+            self.standing = by_another.map_or(Standing::Wanted, Standing::Asked);
         }
         if self.standing != Standing::Wanted || !is_free {
             return;
@@ -81,13 +80,13 @@ impl CheckpointLane {
     }
 
     /// Takes in the answer to a call.
-    pub(super) fn take_answer(&mut self, answer: Result<(), QueueError>, now: Instant) {
+    pub(super) fn take_answer(&mut self, answer: Result<UnixMillis, QueueError>, now: Instant) {
         match answer {
-            Ok(()) => {
+            Ok(moment) => {
                 tracing::info!("trainer is asked for a checkpoint");
                 self.turn.succeed();
                 if self.standing == Standing::Wanted {
-                    self.standing = Standing::Asked(self.seen.requested);
+                    self.standing = Standing::Asked(moment);
                 }
             }
             Err(error) => {
@@ -106,5 +105,53 @@ impl CheckpointLane {
     /// When an unanswered call is repeated.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.turn.next_due()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ebbtide_queue::control::ControlView;
+
+    use super::*;
+
+    fn view(requested: u64, confirmed: u64) -> SeenView {
+        let moment = |at: u64| (at > 0).then_some(UnixMillis(at));
+        let (requested, confirmed) = (moment(requested), moment(confirmed));
+        let checkpoint = CheckpointRecord { requested, confirmed };
+        let view = ControlView { checkpoint, ..ControlView::default() };
+        let view = Arc::new(view.into_replica("t1".parse().expect("valid")));
+        SeenView { view, at: Instant::now() }
+    }
+
+    /// A lane whose call is under way.
+    fn asking() -> CheckpointLane {
+        let mut lane = CheckpointLane::new();
+        lane.standing = Standing::Wanted;
+        lane.turn.begin();
+        lane
+    }
+
+    #[test]
+    fn own_request_that_is_seen_before_its_answer_is_confirmed_as_any() {
+        let mut lane = asking();
+        lane.take_view(&view(1_000, 0));
+        lane.take_answer(Ok(UnixMillis(1_000)), Instant::now());
+        assert!(lane.is_awaited());
+        lane.take_view(&view(1_000, 1_000));
+        assert!(!lane.is_awaited());
+    }
+
+    #[test]
+    fn request_is_answered_by_its_own_confirmation_or_a_later_one() {
+        for (requested, confirmed, is_awaited) in
+            [(1_000, 900, true), (2_000, 900, true), (2_000, 1_000, false), (2_000, 2_000, false)]
+        {
+            let mut lane = asking();
+            lane.take_answer(Ok(UnixMillis(1_000)), Instant::now());
+            lane.take_view(&view(requested, confirmed));
+            assert_eq!(lane.is_awaited(), is_awaited, "{requested}, {confirmed}");
+        }
     }
 }

@@ -122,7 +122,7 @@ def put(
     args: list[Any] = ["", mode, stamp]
     for field, value in fields.items():
         args += [field, str(value)]
-    return bool(link.call("control_put", keys, args) == 1)
+    return bool(link.call("control_put", keys, args) != 0)
 
 
 def read_engines(link: Link) -> list[Engine]:

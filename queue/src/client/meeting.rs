@@ -75,14 +75,18 @@ impl WorkQueue {
         self.tell(ControlCommand::PutTrainer(record)).await
     }
 
-    /// Asks the trainer for a checkpoint at its next safe point.
+    /// Asks the trainer for a checkpoint at its next safe point; answers the moment of the request,
+    /// on the server's clock. A confirmation of that moment or a later one answers it.
     ///
     /// # Errors
     /// No answer.
-    pub async fn request_checkpoint(&self) -> Result<(), QueueError> {
-        self.tell(ControlCommand::RequestCheckpoint).await?;
+    pub async fn request_checkpoint(&self) -> Result<UnixMillis, QueueError> {
+        let reply = self.port.control(ControlCommand::RequestCheckpoint).await?;
         self.port.wake(Hint::Control).await;
-        Ok(())
+        match reply {
+            ControlReply::Requested(moment) => Ok(moment),
+            other => Err(QueueError::unexpected("a request for a checkpoint", &other)),
+        }
     }
 
     /// Says, for the trainer, that it has carried out the request of this moment.

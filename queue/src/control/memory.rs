@@ -46,7 +46,10 @@ impl MemoryControl {
             ControlCommand::PutTrainer(record) => {
                 self.trainer = Some(TrainerRecord { heartbeat: now, ..record.clone() });
             }
-            ControlCommand::RequestCheckpoint => self.checkpoint.requested = Some(now),
+            ControlCommand::RequestCheckpoint => {
+                self.checkpoint.requested = Some(now);
+                return ControlReply::Requested(now);
+            }
             ControlCommand::ConfirmCheckpoint(request) => {
                 self.checkpoint.confirmed = self.checkpoint.confirmed.max(Some(*request));
             }

@@ -93,6 +93,8 @@ pub enum ControlReply {
     Done,
     /// To drain commands: what holds now; `None` when there is no such drain.
     Drain(Option<DrainRecord>),
+    /// To [`ControlCommand::RequestCheckpoint`]: the moment of this request.
+    Requested(UnixMillis),
     /// To [`ControlCommand::Claim`]: whether the claim was granted.
     Claimed(bool),
     /// To [`ControlCommand::ReadReports`]: the newest first.

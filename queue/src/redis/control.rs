@@ -49,7 +49,9 @@ pub(super) async fn carry_out(
             put(port, "trainer", "", Merge, "heartbeat", &record).await
         }
         ControlCommand::RequestCheckpoint => {
-            put(port, "trainer", "", Merge, "checkpoint_requested", &NO_FIELDS).await
+            let stamp = "checkpoint_requested";
+            let moment = put_at(port, "trainer", "", Merge, stamp, &NO_FIELDS).await?;
+            Ok(ControlReply::Requested(moment))
         }
         ControlCommand::ConfirmCheckpoint(request) => {
             let confirmed = CheckpointRecord { confirmed: Some(request), requested: None };
@@ -113,6 +115,19 @@ async fn put<T: Serialize>(
     stamp: &str,
     record: &T,
 ) -> Result<ControlReply, QueueError> {
+    put_at(port, kind, member, mode, stamp, record).await?;
+    Ok(ControlReply::Done)
+}
+
+/// As [`put`]; answers when it was written.
+async fn put_at<T: Serialize>(
+    port: &RedisPort,
+    kind: &str,
+    member: &str,
+    mode: PutMode,
+    stamp: &str,
+    record: &T,
+) -> Result<UnixMillis, QueueError> {
     let mode = match mode {
         PutMode::Replace => "replace",
         PutMode::Merge => "merge",
@@ -123,8 +138,8 @@ async fn put<T: Serialize>(
         arguments.extend([name.into_bytes(), text.into_bytes()]);
     }
     let keys = record_keys(port, kind, member);
-    port.call_function::<u64>(Function::ControlPut, &keys, &arguments, CALL_TRIES).await?;
-    Ok(ControlReply::Done)
+    let written = port.call_function(Function::ControlPut, &keys, &arguments, CALL_TRIES).await?;
+    Ok(UnixMillis(written))
 }
 
 async fn remove(port: &RedisPort, kind: &str, member: &str) -> Result<ControlReply, QueueError> {

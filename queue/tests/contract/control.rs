@@ -267,9 +267,10 @@ async fn closing_report_is_kept_once_and_the_newest_comes_first(world: World) {
 async fn checkpoint_is_pending_until_its_request_is_confirmed(world: World) {
     let checkpoint = async || world.queue.view().await.unwrap().checkpoint;
     assert!(!checkpoint().await.is_pending());
-    world.queue.request_checkpoint().await.unwrap();
+    let asked_at = world.queue.request_checkpoint().await.unwrap();
     let asked = checkpoint().await;
     assert!(asked.is_pending());
+    assert_eq!(asked.requested, Some(asked_at));
     let view = world.queue.view().await.unwrap();
     assert!(view.trainer.is_none(), "a request is no report of the trainer");
     world.queue.confirm_checkpoint(asked.requested.unwrap()).await.unwrap();
