@@ -76,14 +76,15 @@ impl Metrics {
             ),
             drain_duration: histogram(
                 "ebbtide_drain_duration_seconds",
-                "Time from the beginning of a drain until nothing is held and no stream is open.",
+                "Time from the beginning of a drain until nothing is held and no stream is open, or \
+                 until its deadline has passed over what is.",
                 &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 110.0, 300.0, 600.0],
             ),
             handed_back: handed_back.collect(),
             handed_back_family: handed_back_family.clone(),
             units_lost: counter(
                 "ebbtide_units_lost_total",
-                "Units still held when the deadline of their drain passed; must stay 0.",
+                "Units still held when AWS was to take their node; must stay 0.",
             ),
             leases_lost: counter(
                 "ebbtide_leases_lost_total",

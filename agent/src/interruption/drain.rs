@@ -16,6 +16,14 @@ use crate::ledger::{AgentCounts, Leave};
 use crate::marks::NodeEvent;
 use crate::shared::Shared;
 
+mod report;
+
+pub use report::DrainReport;
+
+/// Time that a drain has to hand back, however close a deadline it is given: an engine pod that is
+/// deleted by force leaves none, and yet the agent lives on.
+const HAND_BACK_CHANCE: Duration = Duration::from_secs(2);
+
 /// A drain that should be under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Want {
@@ -59,37 +67,6 @@ impl Want {
     }
 }
 
-/// What a drain came to. Times count from its beginning.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DrainReport {
-    /// Why the node was drained.
-    pub reason: DrainReason,
-    /// The notice behind it, if this node had one.
-    pub kind: Option<NoticeKind>,
-    /// How it ended.
-    pub outcome: DrainOutcome,
-    /// Time until its deadline.
-    pub lead: Duration,
-    /// Units held when it began.
-    pub units_held: usize,
-    /// Units that finished meanwhile.
-    pub units_completed: u64,
-    /// Units handed back meanwhile.
-    pub units_handed_back: u64,
-    /// Units still held at its deadline, by direct workers of the node as well; for the agent that
-    /// speaks for the replica, by other nodes too.
-    pub units_left: usize,
-    /// Tokens that units handed back took with them.
-    pub tokens_preserved: u64,
-    /// Tokens received here that the queue never got.
-    pub tokens_wasted: u64,
-    /// Time until the last hand-back; `None` when there was none.
-    pub last_hand_back: Option<Duration>,
-    /// Time until nothing was held on the node and no stream was open, on the other nodes of the
-    /// replica either for the agent that speaks for it.
-    pub duration: Duration,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(super) struct RunningDrain {
@@ -99,6 +76,8 @@ pub(super) struct RunningDrain {
     /// Its deadline on the server's clock, as soon as that is known.
     deadline_at: Option<UnixMillis>,
     begun: Instant,
+    /// When it was given its deadline.
+    hastened_at: Instant,
     next_plan: Instant,
     /// Whether it was reported.
     is_reported: bool,
@@ -124,6 +103,7 @@ impl RunningDrain {
             request_id: key.request_id().map(str::to_owned),
             deadline_at: key.on_server_clock(want.deadline),
             begun: now,
+            hastened_at: now,
             next_plan: now,
             is_reported: false,
             drained_at: None,
@@ -139,7 +119,7 @@ impl RunningDrain {
             self.request_id = key.request_id().map(str::to_owned);
         }
         if want.deadline < self.want.deadline {
-            self.next_plan = now;
+            (self.hastened_at, self.next_plan) = (now, now);
             self.deadline_at = None;
         }
         self.request_id = self.request_id.take().or_else(|| key.request_id().map(str::to_owned));
@@ -184,6 +164,12 @@ impl RunningDrain {
         self.want.deadline
     }
 
+    /// From when on what is still held counts as left. A rehearsal is measured by its deadline.
+    fn overdue_at(&self) -> Instant {
+        let chance = self.hastened_at + HAND_BACK_CHANCE;
+        if self.is_rehearsal() { self.want.deadline } else { self.want.deadline.max(chance) }
+    }
+
     pub(super) fn begun(&self) -> Instant {
         self.begun
     }
@@ -215,6 +201,16 @@ impl RunningDrain {
     /// the node that goes is marked, and the end of an engine pod is not that of its node.
     pub(super) fn mark(&self) -> Option<&'static str> {
         (self.want.goes && !self.is_rehearsal()).then(|| self.reason_word())
+    }
+
+    /// Whether its deadline is the end of the node: AWS takes it then. Others leave it alone until
+    /// nothing is held any more.
+    fn ends_node(&self) -> bool {
+        let is_of_aws = matches!(
+            self.want.reason,
+            DrainReason::Notice | DrainReason::Maintenance | DrainReason::Lifecycle
+        );
+        self.want.goes && is_of_aws
     }
 
     /// Whether the pods of the node are to leave: where it is marked, unless another handler
@@ -290,8 +286,8 @@ impl RunningDrain {
         now: Instant,
     ) -> Option<DrainReport> {
         self.others = self.others.then(here.and(others), now);
-        let is_over = now >= self.want.deadline;
-        // Past the deadline only the end of their leases is left for units of direct workers.
+        let is_over = now >= self.overdue_at();
+        // From then on only the end of their leases is left for units of direct workers.
         let waits = waits || !(here.is_nothing() || is_over);
         if !self.is_drained() && shared.has_let_go() && !waits {
             self.drained_at = Some(now);
@@ -342,7 +338,7 @@ impl RunningDrain {
             duration: now - self.begun,
         };
         // Each agent counts what its own node has lost.
-        if is_overdue {
+        if is_overdue && self.ends_node() {
             shared.metrics.units_lost.inc_by(left_here);
         }
         report.tell(self.reason_word(), shared);
@@ -353,34 +349,8 @@ impl RunningDrain {
     pub(super) fn next_due(&self) -> Option<Instant> {
         match (self.is_drained(), self.is_reported) {
             (false, _) => Some(self.next_plan),
-            (true, false) => Some(self.want.deadline),
+            (true, false) => Some(self.overdue_at()),
             (true, true) => None,
-        }
-    }
-}
-
-impl DrainReport {
-    /// One line, and the metrics.
-    fn tell(&self, reason: &'static str, shared: &Shared) {
-        let (completed, handed_back) = (self.units_completed, self.units_handed_back);
-        let duration_ms = self.duration.as_millis() as u64;
-        match self.outcome {
-            DrainOutcome::Drained => {
-                shared.metrics.drain_duration.observe(self.duration.as_secs_f64());
-                tracing::info!(reason, completed, handed_back, duration_ms, "drained");
-            }
-            // Only lease expiry is left for what is still held.
-            DrainOutcome::Overdue => {
-                let left = self.units_left;
-                tracing::error!(
-                    reason,
-                    completed,
-                    handed_back,
-                    left,
-                    "deadline passed, what is still held comes back when its lease expires"
-                );
-            }
-            DrainOutcome::Cancelled => {}
         }
     }
 }
