@@ -52,6 +52,7 @@ use evictions::{Evicted, Evictions};
 use key::DrainKey;
 use node::NodeLane;
 use notices::Notices;
+use requests::is_of_an_agent;
 
 /// Longest time between two looks at everything, when nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -290,8 +291,9 @@ impl Flow {
             (None, Some(want)) => {
                 let drain = RunningDrain::begin(want, &self.key, &self.shared, now);
                 self.node.tell(drain.event(), &self.lanes);
-                // A notice of this node was told when it was seen.
-                if want.kind.is_none() && self.key.leads_replica() && !drain.is_rehearsal() {
+                // The node that has a notice told it when it was seen: this one or another.
+                let is_told = want.kind.is_some() || drain.request_id().is_some_and(is_of_an_agent);
+                if !is_told && self.key.leads_replica() && !drain.is_rehearsal() {
                     let remaining = want.deadline.saturating_duration_since(now);
                     self.call_webhook(drain.reason_word(), Some(remaining));
                 }

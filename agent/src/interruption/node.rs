@@ -91,15 +91,10 @@ impl NodeLane {
             Part::Condition => &mut self.condition,
         };
         let is_first_failure = upkeep.end(reason, answer, now);
-        match (answer, part, reason) {
-            (Ok(()), Part::Marks, Some(reason)) => {
-                tracing::info!(reason, "node cordoned and tainted");
-            }
-            (Ok(()), Part::Marks, None) => tracing::debug!("node is free of our marks"),
-            (Err(error), ..) if is_first_failure => {
-                tracing::warn!(%error, ?part, "trying again, handing back goes on meanwhile");
-            }
-            _ => {}
+        if let Err(error) = answer
+            && is_first_failure
+        {
+            tracing::warn!(%error, ?part, "trying again, handing back goes on meanwhile");
         }
     }
 

@@ -3,6 +3,15 @@
 use ebbtide_core::ids::NodeName;
 use uuid::Uuid;
 
+/// How the names of all agents begin.
+const AGENTS: &str = "notice-";
+
+/// Whether an agent has named it, of whichever node.
+pub(super) fn is_of_an_agent(request_id: &str) -> bool {
+    let rest = request_id.strip_prefix(AGENTS).and_then(|rest| rest.rsplit_once('-'));
+    rest.is_some_and(|(_, unique)| Uuid::try_parse(unique).is_ok())
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct OwnRequests {
@@ -13,7 +22,7 @@ pub(super) struct OwnRequests {
 
 impl OwnRequests {
     pub(super) fn of(node: &NodeName) -> Self {
-        Self { prefix: format!("notice-{node}-"), current: None }
+        Self { prefix: format!("{AGENTS}{node}-"), current: None }
     }
 
     /// The name of the request that is to be made: one for as long as it stands.
@@ -64,6 +73,10 @@ mod tests {
         for other in ["n1-a", "n1-1", "n", "n2"] {
             let request = requests(other).current();
             assert!(!requests("n1").has_named(&request), "{request}");
+            assert!(is_of_an_agent(&request), "{request}");
+        }
+        for other in ["event-n1-7", "notice-n1", "notice-n1-7", "operator-n1", ""] {
+            assert!(!is_of_an_agent(other), "{other}");
         }
         assert!(!requests("n1").has_named("notice-n1-"));
         assert!(!requests("n1").has_named("event-n1-7"));

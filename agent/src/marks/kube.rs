@@ -78,11 +78,15 @@ impl KubeMarks {
 #[async_trait]
 impl NodeMarks for KubeMarks {
     async fn mark(&self, node: &NodeName, reason: &str) -> Result<(), MarkError> {
-        self.change(node, |node| plan_mark(node, reason, self.extra_taint.as_ref())).await
+        self.change(node, |node| plan_mark(node, reason, self.extra_taint.as_ref())).await?;
+        tracing::info!(reason, "node cordoned and tainted");
+        Ok(())
     }
 
     async fn clear(&self, node: &NodeName) -> Result<(), MarkError> {
-        self.change(node, plan_clear).await
+        self.change(node, plan_clear).await?;
+        tracing::debug!("node is free of our marks");
+        Ok(())
     }
 
     async fn show_condition(

@@ -30,6 +30,7 @@ mod reports;
 mod restarts;
 mod soak;
 mod trainers;
+mod webhooks;
 mod weights;
 mod withdrawals;
 mod world;

@@ -309,6 +309,15 @@ pub struct Place {
     pub engine: EngineEmulator,
 }
 
+impl Place {
+    /// Announces the loss of the node in so many seconds.
+    pub fn announce(&self, seconds: i64) {
+        let time = timestamp_now().checked_add(SignedDuration::from_secs(seconds));
+        let action = ebbtide_agent::emulator::imds::SpotAction::Terminate;
+        self.imds.handle().announce_spot(action, time.expect("in range"));
+    }
+}
+
 /// A node whose agent runs.
 pub struct Node {
     pub name: NodeName,
@@ -325,9 +334,7 @@ impl Node {
 
     /// Announces the loss of the node in so many seconds.
     pub fn announce(&self, seconds: i64) {
-        let time = timestamp_now().checked_add(SignedDuration::from_secs(seconds));
-        let action = ebbtide_agent::emulator::imds::SpotAction::Terminate;
-        self.imds().announce_spot(action, time.expect("in range"));
+        self.place.announce(seconds);
     }
 
     pub async fn wait_until(&self, is_wanted: impl Fn(&AgentHandle) -> bool) {

@@ -31,7 +31,7 @@ struct World {
     engine: EngineEmulator,
     _imds: Aemm,
     _folder: tempfile::TempDir,
-    _agent: Program,
+    agent: Program,
 }
 
 impl World {
@@ -60,7 +60,7 @@ impl World {
         }
         .start();
         agent.ready(&format!("{health}/readyz"), EVENT_LIMIT).await.expect("ready");
-        let world = Self { run, engine, _imds: imds, _folder: folder, _agent: agent };
+        let world = Self { run, engine, _imds: imds, _folder: folder, agent };
         world.works().await;
         world
     }
@@ -115,6 +115,8 @@ async fn drained_node_reports_what_it_came_to_and_works_again_when_it_is_taken_b
 
     assert_eq!(run.command(&["drain", "n1", "--cancel"]).await.code, 0);
     world.works().await;
+    let log = world.agent.log();
+    assert!(log.contains("drain begins") && !log.contains("cordoned"), "no Kubernetes: {log}");
 }
 
 #[tokio::test]
