@@ -224,7 +224,7 @@ impl Flow {
 
     /// Brings everything to where it should be, in this order.
     fn steer(&mut self, now: Instant) {
-        self.follow_membership();
+        self.follow_membership(now);
         let want = self.wanted_after_all(now);
         self.steer_gate(want, now);
         self.steer_drain(want, now);

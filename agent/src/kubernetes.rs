@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 pub use api::KubePods;
 pub use membership::Membership;
-pub(crate) use membership::{engine_pod_of, membership_of};
+pub(crate) use membership::{engine_pod_of, engines_leave, membership_of};
 pub use memory::{Departed, MemoryPods};
 pub use pod::{EnginePort, GroupLabels, PodId, PodStart, SeenPod, StayReason, Termination, Tier};
 pub use refusal::EvictionError;

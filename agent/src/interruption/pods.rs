@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::Flow;
 use super::drain::RunningDrain;
 use crate::eviction::{DrainAround, EvictionTerms, Holdings};
-use crate::kubernetes::{Membership, NodeSight, engine_pod_of, membership_of};
+use crate::kubernetes::{Membership, NodeSight, engine_pod_of, engines_leave, membership_of};
 use crate::shared::Shared;
 
 impl Flow {
@@ -23,17 +23,17 @@ impl Flow {
 
     /// Follows which replica the engine's pod makes the node a part of. While a drain is under way
     /// the node stays part of what it is drained with: its pods leave because of that.
-    pub(super) fn follow_membership(&mut self) {
+    pub(super) fn follow_membership(&mut self, now: Instant) {
+        let labelled = self.labelled.as_ref().filter(|labelled| !self.is_left(labelled, now));
         let stays = self.drain.as_ref().is_some_and(|drain| !self.has_left_replica(drain));
         let is_new = self.shared.membership.send_if_modified(|known| {
             let is_of = |known: &Membership| {
-                let labelled = self.labelled.as_ref();
                 labelled.is_some_and(|labelled| labelled.replica == known.replica)
             };
             let stays = stays && known.as_ref().is_some_and(|known| !is_of(known));
-            let is_new = !stays && *known != self.labelled;
+            let is_new = !stays && known.as_ref() != labelled;
             if is_new {
-                known.clone_from(&self.labelled);
+                *known = labelled.cloned();
             }
             is_new
         });
@@ -51,6 +51,20 @@ impl Flow {
     fn has_left_replica(&self, drain: &RunningDrain) -> bool {
         let is_elsewhere = self.labelled.is_some() || self.key.is_taken_back(drain.request_id());
         drain.is_drained() && is_elsewhere
+    }
+
+    /// Whether a drained node has nothing to do any more with the replica of its engine pods, all
+    /// of them on their way out: the drain that they leave for was taken back though the node still
+    /// has a notice. The replica was made anew, and a request of this node would empty that one.
+    fn is_left(&self, labelled: &Membership, now: Instant) -> bool {
+        let is_leaving = self.sight.pods.as_ref().is_some_and(|pods| engines_leave(pods));
+        let Some(drain) = self.drain.as_ref().filter(|drain| drain.is_drained() && is_leaving)
+        else {
+            return false;
+        };
+        let is_part = self.shared.membership().replica == labelled.replica;
+        let has_notice = || self.notices.emptying(now).is_some();
+        !is_part || (self.key.is_taken_back(drain.request_id()) && has_notice())
     }
 
     pub(super) fn judge_sight(&mut self, now: Instant) {

@@ -21,8 +21,6 @@ pub struct Membership {
 ///
 /// A pod on its way out counts as long as it is there, unless a successor is there as well.
 pub(crate) fn membership_of(pods: &[SeenPod]) -> Option<Membership> {
-    let is_engine =
-        |pod: &&SeenPod| pod.tier == Tier::Engine && pod.stays != Some(StayReason::Finished);
     let engines = || pods.iter().filter(is_engine);
     let has_successor = engines().any(|pod| pod.termination.is_none());
     let mut memberships = engines()
@@ -36,13 +34,20 @@ pub(crate) fn membership_of(pods: &[SeenPod]) -> Option<Membership> {
     })
 }
 
+/// Whether all engine pods of a node are on their way out.
+pub(crate) fn engines_leave(pods: &[SeenPod]) -> bool {
+    let mut engines = pods.iter().filter(is_engine).peekable();
+    engines.peek().is_some() && engines.all(|pod| pod.termination.is_some())
+}
+
 /// The engine pod of the node, when there is one alone.
 pub(crate) fn engine_pod_of(pods: &[SeenPod]) -> Option<&SeenPod> {
-    let mut engines = pods.iter().filter(|pod| {
-        let runs = pod.termination.is_none() && pod.stays != Some(StayReason::Finished);
-        pod.tier == Tier::Engine && runs
-    });
+    let mut engines = pods.iter().filter(is_engine).filter(|pod| pod.termination.is_none());
     engines.next().filter(|_| engines.next().is_none())
+}
+
+fn is_engine(pod: &&SeenPod) -> bool {
+    pod.tier == Tier::Engine && pod.stays != Some(StayReason::Finished)
 }
 
 fn membership_of_pod(pod: &SeenPod) -> Option<Membership> {
@@ -105,6 +110,9 @@ mod tests {
     fn successor_counts_before_the_pod_that_goes() {
         let old = going(engine("a", "ep", 0, 1));
         assert_eq!(membership_of(std::slice::from_ref(&old)), membership("ep-0", false));
-        assert_eq!(membership_of(&[old, engine("b", "ep", 4, 0)]), membership("ep-4", true));
+        assert!(engines_leave(std::slice::from_ref(&old)) && !engines_leave(&[]));
+        let both = [old, engine("b", "ep", 4, 0)];
+        assert_eq!(membership_of(&both), membership("ep-4", true));
+        assert!(!engines_leave(&both));
     }
 }

@@ -103,6 +103,43 @@ async fn group_made_anew_works_at_once_and_the_lost_node_leaves_it() {
     assert!(!world.marks.node(&leader.name).is_cordoned);
 }
 
+/// Its kubelet, or its watch, is slower than the making of the new group.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_node_whose_old_pod_is_still_on_its_way_out_leaves_the_new_group_alone() {
+    let world = World::new();
+    let [leader, lost, survivor] = start_group(&world).await;
+    let spare = start_node(&world, "n3");
+    world.pods.keep("old-1");
+    lost.announce(60);
+    until_drained(&world).await;
+    let grace = Duration::from_secs(30);
+    world.pods.terminate("old-1", Termination { by: wall_clock_now().plus(grace), grace });
+    for uid in ["old-0", "old-2"] {
+        world.pods.remove(uid);
+    }
+    world.pods.bind(&spare.name, engine_pod(0, 0, "new-0"));
+    world.pods.bind(&leader.name, engine_pod(0, 1, "new-1"));
+    world.pods.bind(&survivor.name, engine_pod(0, 2, "new-2"));
+    until_node(&world, &lost, |record| {
+        record.replica.as_str() == "n1" && record.state == NodeState::Drained
+    })
+    .await;
+    for node in [&spare, &leader, &survivor] {
+        until_node(&world, node, |record| {
+            record.replica.as_str() == "ep-0" && record.state == NodeState::Ready
+        })
+        .await;
+    }
+    world.pods.remove("old-1");
+    let before = record_of(&world, &lost).await.unwrap().heartbeat;
+    until_node(&world, &lost, |record| record.heartbeat.since(before).as_millis() > 400).await;
+    assert_eq!(record_of(&world, &lost).await.unwrap().replica.as_str(), "n1");
+    let drains = world.queue.view().await.unwrap().drains;
+    let of_group = drains.iter().find(|drain| drain.replica.as_str() == "ep-0").unwrap();
+    assert_eq!(of_group.state, DrainState::Cancelled);
+    assert!(world.marks.node(&lost.name).is_cordoned, "it still goes");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn survivor_that_gets_an_engine_of_another_group_works_for_that_one() {
     let world = World::new();
