@@ -179,6 +179,9 @@ impl Asked<'_> {
         let (is_good, text) = conclude(&self.record.node, end, report.as_ref());
         json["ok"] = Value::Bool(is_good);
         json["end"] = Value::from(end.as_str());
+        if let End::Overdue { held } = end {
+            json["held"] = Value::from(held);
+        }
         json["report"] = report.as_ref().map_or(Value::Null, report::to_json);
         Answer { is_good, text, json }
     }
@@ -195,11 +198,12 @@ fn conclude(node: &NodeName, end: End, report: Option<&ClosingReport>) -> (bool,
             (true, format!("{node} is drained until ebbtide drain {node} --cancel"))
         }
         (End::Cancelled, _) => (false, format!("the drain of {node} was taken back")),
-        (End::Overdue, _) => (
+        (End::Overdue { held }, _) => (
             false,
             format!(
-                "the deadline of {node} has passed and nobody said that it is empty; what it holds \
-                 comes back when its leases expire"
+                "the deadline of {node} has passed and nobody said that it is empty: {} held by \
+                 the last report; what it holds comes back when its leases expire",
+                counted(held, "unit")
             ),
         ),
         (End::Gone, _) => {
@@ -368,12 +372,14 @@ mod tests {
             (End::Drained, Some(&overdue), false),
             (End::Gone, Some(&drained), true),
             (End::Gone, None, false),
-            (End::Overdue, None, false),
+            (End::Overdue { held: 3 }, None, false),
             (End::Cancelled, None, false),
         ];
         for (end, report, expected) in table {
             let (is_good, text) = conclude(&node, end, report);
             assert_eq!(is_good, expected, "{end:?}: {text}");
         }
+        let (_, text) = conclude(&node, End::Overdue { held: 3 }, None);
+        assert!(text.contains("nobody said that it is empty: 3 units held"), "{text}");
     }
 }

@@ -48,8 +48,8 @@ pub enum End {
     Drained,
     /// Somebody took it back.
     Cancelled,
-    /// Its deadline has passed without a word.
-    Overdue,
+    /// Its deadline has passed without a word; units that its nodes held by their last report.
+    Overdue { held: u64 },
     /// Its record is gone: the nodes were terminated, or another drain has taken its place.
     Gone,
 }
@@ -60,7 +60,7 @@ impl End {
         match self {
             Self::Drained => "drained",
             Self::Cancelled => "cancelled",
-            Self::Overdue => "overdue",
+            Self::Overdue { .. } => "overdue",
             Self::Gone => "gone",
         }
     }
@@ -78,15 +78,17 @@ fn standing(view: &ControlView, followed: &Followed) -> Standing {
         drain.replica == followed.replica && drain.request_id == followed.request_id
     };
     let Some(drain) = view.drains.iter().find(is_it) else { return Standing::Over(End::Gone) };
+    let held = held(view, &followed.replica);
     match drain.state {
         DrainState::Drained | DrainState::Terminating => Standing::Over(End::Drained),
         DrainState::Cancelled => Standing::Over(End::Cancelled),
-        _ if view.now > drain.deadline.plus(DEADLINE_MARGIN) => Standing::Over(End::Overdue),
-        state => Standing::Running {
-            state,
-            held: held(view, &followed.replica),
-            left: drain.deadline.remaining(view.now),
-        },
+        _ if view.now > drain.deadline.plus(DEADLINE_MARGIN) => {
+            Standing::Over(End::Overdue { held })
+        }
+        state => {
+            let left = drain.deadline.remaining(view.now);
+            Standing::Running { state, held, left }
+        }
     }
 }
 
@@ -211,7 +213,7 @@ mod tests {
         let table = [
             (in_state(DrainState::Draining), 0, running(4, 600)),
             (in_state(DrainState::Draining), 610, running(4, 0)),
-            (in_state(DrainState::Draining), 616, Standing::Over(End::Overdue)),
+            (in_state(DrainState::Draining), 616, Standing::Over(End::Overdue { held: 4 })),
             (in_state(DrainState::Drained), 616, Standing::Over(End::Drained)),
             (in_state(DrainState::Terminating), 5, Standing::Over(End::Drained)),
             (in_state(DrainState::Cancelled), 5, Standing::Over(End::Cancelled)),

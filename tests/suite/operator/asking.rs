@@ -129,7 +129,7 @@ async fn silent_agent_is_said_and_rehearses_nothing() {
     assert!(said.out.contains("nobody drains it until that is back"), "{}", said.out);
 }
 
-/// Case 20 of rollouts; what was left is counted in the closing report.
+/// Case 20 of rollouts.
 #[tokio::test]
 async fn what_nobody_answers_ends_after_its_deadline() {
     let redis = require!(Redis::start().await);
@@ -141,6 +141,7 @@ async fn what_nobody_answers_ends_after_its_deadline() {
     let drill = run.json(&["drill", "n2", "--notice", "1s", "--reserve", "100ms"]);
     let ((drain_code, drain), (drill_code, drill)) = tokio::join!(drain, drill);
     assert_eq!((drain_code, &drain["end"]), (1, &json!("overdue")));
+    assert_eq!(drain["held"], 3, "what is still held is told: {drain}");
     assert_eq!((drill_code, &drill["ok"], &drill["report"]), (1, &json!(false), &json!(null)));
     let view = run.queue.view().await.unwrap();
     let state = |node: &str| view.drains.iter().find(|d| d.replica.as_str() == node).unwrap().state;
