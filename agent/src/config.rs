@@ -306,6 +306,16 @@ impl Pace {
 mod tests {
     use super::*;
 
+    /// What AWS grants an instance is shared by everybody on it.
+    #[test]
+    fn notices_are_looked_for_with_less_than_three_reads_a_second() {
+        let Pace { spot_poll, rebalance_poll, lifecycle_poll, maintenance_poll, .. } =
+            Pace::default();
+        let looks = [spot_poll, rebalance_poll, lifecycle_poll, maintenance_poll];
+        let rate: f64 = looks.iter().map(|every| every.as_secs_f64().recip()).sum();
+        assert!(spot_poll == Duration::from_secs(1) && rate < 3.0, "{rate} a second");
+    }
+
     #[test]
     fn only_a_replica_of_one_node_is_led_by_default() {
         let run: RunId = "test".parse().expect("valid");

@@ -92,8 +92,8 @@ pub(crate) enum TellError {
     Status(StatusCode),
     #[error("it does not answer: {0}")]
     Unreachable(#[from] hyper_util::client::legacy::Error),
-    #[error("no answer within {} s", TRY_LIMIT.as_secs())]
-    TimedOut,
+    #[error("no answer within {} s", .0.as_secs_f64())]
+    TimedOut(Duration),
     #[error("request cannot be made: {0}")]
     Request(#[from] hyper::http::Error),
 }
@@ -105,7 +105,7 @@ impl TellError {
             Self::Status(status) => {
                 status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
             }
-            Self::Unreachable(_) | Self::TimedOut => true,
+            Self::Unreachable(_) | Self::TimedOut(_) => true,
             Self::Template(_) | Self::Request(_) => false,
         }
     }
@@ -117,6 +117,7 @@ pub struct Webhook {
     headers: Vec<(HeaderName, HeaderValue)>,
     templates: Environment<'static>,
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    try_limit: Duration,
 }
 
 impl Webhook {
@@ -144,7 +145,7 @@ impl Webhook {
             .enable_http1()
             .build();
         let client = Client::builder(TokioExecutor::new()).build(connector);
-        let webhook = Self { uri, headers, templates, client };
+        let webhook = Self { uri, headers, templates, client, try_limit: TRY_LIMIT };
         // With and without what may be missing.
         webhook.body(&WebhookNotice::default())?;
         Ok(webhook)
@@ -157,8 +158,8 @@ impl Webhook {
     pub(crate) async fn tell(&self, notice: &WebhookNotice) -> Result<(), TellError> {
         let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
         loop {
-            let tried = timeout(TRY_LIMIT, self.tell_once(notice)).await;
-            let error = match tried.unwrap_or(Err(TellError::TimedOut)) {
+            let tried = timeout(self.try_limit, self.tell_once(notice)).await;
+            let error = match tried.unwrap_or(Err(TellError::TimedOut(self.try_limit))) {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };

@@ -7,7 +7,7 @@ use ebbtide_agent::emulator::engine::{EngineConfig, EngineEmulator};
 use ebbtide_agent::emulator::imds::{Fault, SpotAction, path};
 use ebbtide_agent::emulator::{ImdsEmulator, InstanceIdentity};
 use ebbtide_harness::{Aemm, Redis, require};
-use ebbtide_queue::control::NodeState;
+use ebbtide_queue::control::{DrainReason, NodeState};
 
 use crate::programs::*;
 
@@ -146,4 +146,40 @@ async fn maintenance_that_is_weeks_ahead_is_told_to_the_second_and_drains_nothin
     assert!(deadline.0.abs_diff(expected) < 5_000, "{deadline}, not {begins}");
     agent.ready(&format!("{health}/readyz"), EVENT_LIMIT).await.expect("it goes on");
     assert!(queue.view().await.expect("redis is there").drains.is_empty());
+}
+
+/// By AWS's own mock, which has the path and the words of the real service.
+#[tokio::test]
+async fn target_state_terminated_drains_the_node_within_the_time_of_the_policy() {
+    let redis = require!(Redis::start().await);
+    let terminated = ["asglifecycle", "--imdsv2", "--asg-termination-delay-sec", "0"];
+    let imds = require!(Aemm::start(&terminated).await);
+    let engine = an_engine();
+    let folder = tempfile::tempdir().unwrap();
+    let policy = policy_file(folder.path(), &format!("{POLICY}  drain: {{asgDeadline: 90s}}\n"));
+    let queue = queue(&redis, RUN, 1).await;
+    let (redis_url, engine_url, imds_url) = (redis.url(), engine.base_url(), imds.base_url());
+    let program = AgentProgram {
+        run: RUN,
+        node: "taken-out",
+        redis: &redis_url,
+        imds: &imds_url,
+        engine: &engine_url,
+        policy: &policy,
+        kubeconfig: None,
+    };
+    let (mut agent, _) = program.start();
+    let drained = view_becomes(&queue, "the node to be drained", |view| {
+        view.nodes.iter().any(|node| node.state == NodeState::Drained) && !view.drains.is_empty()
+    });
+    let view = drained.await.unwrap_or_else(|error| panic!("{error}\n{}", agent.log()));
+    assert_eq!(view.nodes[0].notice_kind.as_deref(), Some("asg_termination"));
+    let drain = &view.drains[0];
+    assert_eq!(
+        (drain.reason, drain.lost.to_string().as_str()),
+        (DrainReason::Lifecycle, "taken-out")
+    );
+    let asked_for = drain.deadline.since(drain.requested_at).as_secs();
+    assert!((85..=90).contains(&asked_for), "{drain:?}");
+    assert!(agent.is_running());
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::Router;
 use axum::http::HeaderMap;
 use axum::routing::post;
+use ebbtide_harness::EVENT_LIMIT;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -96,4 +97,17 @@ async fn refusal_is_not_repeated() {
     assert!(matches!(webhook.tell(&notice()).await, Err(TellError::Status(_))));
     received.recv().await.unwrap();
     assert!(received.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn try_that_is_not_answered_ends_after_its_time() {
+    // It takes connections, and nobody reads from them.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let mut webhook = Webhook::new(&url, &[], None).unwrap();
+    assert_eq!(webhook.try_limit, Duration::from_secs(5), "as the guide says");
+    webhook.try_limit = Duration::from_millis(50);
+    let told = timeout(EVENT_LIMIT, webhook.tell(&notice())).await.expect("ends");
+    let error = told.expect_err("nobody answers").to_string();
+    assert_eq!(error, "no answer within 0.05 s");
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ebbtide_agent::Pace;
 use ebbtide_agent::emulator::imds::{EVERY_PATH, Fault, path};
 use ebbtide_core::notice::NoticeKind;
 use ebbtide_queue::control::NodeState;
@@ -169,4 +170,33 @@ async fn nothing_planned_is_no_error_however_it_is_said() {
     }
     node.imds().fault(path::MAINTENANCE, Fault::Body("<html>".to_owned()));
     until(|| async { value_of(address, &counted("unreadable")).await > 0 }).await;
+}
+
+/// With the rates that agents have by themselves, once it is known who the instance is.
+#[tokio::test(flavor = "multi_thread")]
+async fn notices_are_looked_for_every_second_within_three_requests_a_second() {
+    let world = World::new();
+    let plan = world.node("n1").with(|config| config.pace = Pace::default());
+    let node = plan.without_engine().start();
+    let imds = node.imds();
+    let paths = [path::SPOT_ACTION, path::REBALANCE, path::TARGET_LIFECYCLE, path::MAINTENANCE];
+    let identity =
+        [path::TOKEN, path::LIFE_CYCLE, path::INSTANCE_ID, path::INSTANCE_TYPE, path::ZONE];
+    until(|| async { instance_of(&world).await.is_some() }).await;
+    let count = || {
+        let all = paths.iter().chain(&identity).map(|path| imds.requests(path));
+        (all.sum::<u64>(), paths.map(|path| imds.requests(path)))
+    };
+    within(imds.await_requests(path::SPOT_ACTION, imds.requests(path::SPOT_ACTION) + 1)).await;
+    let (begun, (all_before, before)) = (Instant::now(), count());
+    within(imds.await_requests(path::SPOT_ACTION, before[0] + 6)).await;
+    let (took, (all, after)) = (begun.elapsed().as_secs_f64(), count());
+    let spot = (after[0] - before[0]) as f64 / took;
+    assert!((0.8..=1.2).contains(&spot), "{spot} looks for a Spot notice a second");
+    for source in [1, 2] {
+        let looks = (after[source] - before[source]) as f64 / took;
+        assert!((0.25..=0.8).contains(&looks), "{}: {looks} a second", paths[source]);
+    }
+    let rate = (all - all_before) as f64 / took;
+    assert!(rate <= 3.0, "{rate} requests a second");
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ebbtide_agent::Agent;
+use ebbtide_agent::emulator::imds::path;
 use ebbtide_agent::marks::{MarkError, NodeEvent, NodeMarks};
 use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::policy::Market;
@@ -129,6 +130,35 @@ async fn withdrawn_notice_reopens_and_leaves_no_mark() {
     assert_eq!(drain.state, DrainState::Cancelled);
     world.enqueue([group("a", 2, 20)]).await;
     assert_eq!(world.take_samples(2).await.len(), 2);
+}
+
+/// The instance metadata know no time of it: the policy's counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn target_state_terminated_drains_the_node_until_it_is_taken_back() {
+    let world = World::new();
+    world.enqueue([group("a", 8, 100_000)]).await;
+    let plan = world.node("n1").with_engine(|engine| engine.context_length = 200_000);
+    let plan = plan.with(|config| config.drain.asg_deadline = Duration::from_secs(90));
+    let place = plan.place();
+    let imds = place.imds.handle();
+    imds.set_target_lifecycle("InService");
+    let node = plan.start_at(place);
+    node.wait_until_busy(8).await;
+    let looks = imds.requests(path::TARGET_LIFECYCLE);
+    within(imds.await_requests(path::TARGET_LIFECYCLE, looks + 3)).await;
+    assert!(node.agent.is_gate_open() && node.agent.held() == 8, "it is in service");
+    imds.set_target_lifecycle("Terminated");
+    node.wait_until(|agent| agent.state() == NodeState::Drained).await;
+    within(world.marks.wait_for(&node.name, |marked| marked.taint.is_some())).await;
+    assert_eq!(world.marks.node(&node.name).taint.as_deref(), Some("asg_termination"));
+    until(|| async { !world.queue.view().await.unwrap().drains.is_empty() }).await;
+    let drain = world.queue.view().await.unwrap().drains.remove(0);
+    assert_eq!((drain.reason, drain.lost.to_string().as_str()), (DrainReason::Lifecycle, "n1"));
+    let left = drain.deadline.since(drain.requested_at).as_secs();
+    assert!((80..=90).contains(&left), "{drain:?}");
+    imds.set_target_lifecycle("InService");
+    node.wait_until_busy(8).await;
+    within(world.marks.wait_for(&node.name, |marked| !marked.is_cordoned)).await;
 }
 
 fn scale_in(node: &NodeName, seconds: u64) -> DrainRequest {
