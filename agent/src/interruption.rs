@@ -18,6 +18,7 @@ mod notices;
 mod others;
 mod pods;
 mod requests;
+mod steps;
 mod telling;
 mod turn;
 mod upkeep;

@@ -5,6 +5,7 @@
 //! back at once, the longest first. The same function plans for the agent and for the simulator.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::Duration;
 
 use crate::ids::UnitId;
@@ -100,13 +101,42 @@ pub enum HandBackReason {
     TooLong(Duration),
 }
 
-/// The decision on one unit, with what it rests on.
+impl Verdict {
+    /// What is done, as one word for logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Keep { .. } => "keep",
+            Self::HandBack(_) => "hand_back",
+        }
+    }
+}
+
+/// The reason, in words.
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Keep { finishes_in } => {
+                write!(f, "it is expected to finish in {:.1} s", finishes_in.as_secs_f64())
+            }
+            Self::HandBack(HandBackReason::NoTimeLeft) => f.write_str("no time is left"),
+            Self::HandBack(HandBackReason::UnknownSpeed) => f.write_str("its speed is not known"),
+            Self::HandBack(HandBackReason::TooLong(finishes_in)) => {
+                write!(f, "it is expected to take {:.1} s, too long", finishes_in.as_secs_f64())
+            }
+        }
+    }
+}
+
+/// One step of a drain: the decision on one unit, with what it rests on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitDecision {
     /// The unit.
     pub unit: UnitId,
-    /// What becomes of it.
+    /// What becomes of it, and why.
     pub verdict: Verdict,
+    /// The step's deadline, counted from the moment of the plan: a unit that goes on must have
+    /// finished by then, one that goes back does so at once.
+    pub due_in: Duration,
     /// 90th percentile of the tokens that it still needs.
     pub tokens_left: u32,
 }
@@ -141,7 +171,11 @@ pub fn plan_drain(
         .map(|unit| {
             let tokens_left = lengths.tokens_left(unit.tokens, unit.max_tokens);
             let verdict = judge(tokens_left, unit.slow_tokens_per_second, window.usable());
-            UnitDecision { unit: unit.unit.clone(), verdict, tokens_left }
+            let due_in = match verdict {
+                Verdict::Keep { .. } => window.usable(),
+                Verdict::HandBack(_) => Duration::ZERO,
+            };
+            UnitDecision { unit: unit.unit.clone(), verdict, due_in, tokens_left }
         })
         .collect();
     decisions.sort_by(|a, b| b.tokens_left.cmp(&a.tokens_left).then_with(|| a.unit.cmp(&b.unit)));

@@ -15,7 +15,8 @@ use self::world::Fleet;
 use crate::programs::*;
 
 /// What an agent says at each step of a drain, in order.
-const STEPS: [&str; 4] = ["interruption notice", "drain begins", "drain plan", "duration_ms"];
+const STEPS: [&str; 5] =
+    ["interruption notice", "drain begins", "drain plan", "drain step", "duration_ms"];
 
 #[tokio::test]
 async fn agent_killed_at_any_step_of_a_drain_has_a_successor_that_ends_it() {

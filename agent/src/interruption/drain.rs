@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::key::DrainKey;
 use super::others::{OthersHold, OthersSeen};
+use super::steps;
 use crate::ledger::{AgentCounts, Leave};
 use crate::marks::NodeEvent;
 use crate::shared::Shared;
@@ -79,6 +80,8 @@ pub(super) struct RunningDrain {
     /// When it was given its deadline.
     hastened_at: Instant,
     next_plan: Instant,
+    /// Whether there was a plan before.
+    is_planned: bool,
     /// Whether it was reported.
     is_reported: bool,
     drained_at: Option<Instant>,
@@ -105,6 +108,7 @@ impl RunningDrain {
             begun: now,
             hastened_at: now,
             next_plan: now,
+            is_planned: false,
             is_reported: false,
             drained_at: None,
             others: OthersSeen::Idle,
@@ -254,23 +258,21 @@ impl RunningDrain {
         if left > 0 {
             shared.desk.nudge();
         }
-        let released = self.release(shared, &plan, cut_off, now);
-        if left + released > 0 {
-            log_plan(&plan, left + released, remaining);
-        }
+        self.release(shared, &plan, cut_off, now);
+        steps::log(&plan, !std::mem::replace(&mut self.is_planned, true), remaining);
         let again = now + shared.config.pace.replan_every;
         self.next_plan = if cut_off > now { again.min(cut_off) } else { again };
     }
 
-    /// Tells custom workers what the plan means for their units; gives how many go.
-    fn release(&self, shared: &Shared, plan: &DrainPlan, cut_off: Instant, now: Instant) -> usize {
+    /// Tells custom workers what the plan means for their units.
+    fn release(&self, shared: &Shared, plan: &DrainPlan, cut_off: Instant, now: Instant) {
         let leave = shared.leave_workers(self.why(), now);
         let leave = Leave { write_by: leave.write_by.min(cut_off), ..leave };
         shared.workers.change(|workers| {
             workers.hasten(cut_off);
             workers.keep(plan.kept().map(|decision| &decision.unit), cut_off);
-            workers.release(plan.handed_back().map(|decision| &decision.unit), leave)
-        })
+            workers.release(plan.handed_back().map(|decision| &decision.unit), leave);
+        });
     }
 
     /// Looks how far it is; gives the report when it has just become clear what it came to, for
@@ -355,13 +357,3 @@ impl RunningDrain {
     }
 }
 
-fn log_plan(plan: &DrainPlan, left: usize, remaining: Duration) {
-    let longest = plan.handed_back().next().map(|decision| decision.tokens_left);
-    tracing::info!(
-        handed_back = left,
-        kept = plan.kept().count(),
-        longest_tokens_left = longest,
-        remaining_ms = remaining.as_millis() as u64,
-        "drain plan"
-    );
-}

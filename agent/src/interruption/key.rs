@@ -15,7 +15,7 @@ use ebbtide_core::notice::NoticeKind;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::QueueError;
 use ebbtide_queue::control::{
-    DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState, NodeNames, ReplicaView,
+    DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState, ReplicaView,
 };
 use futures::FutureExt;
 use tokio::time::Instant;

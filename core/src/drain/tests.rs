@@ -69,6 +69,28 @@ fn nothing_is_kept_from_the_reserve_on() {
     }
 }
 
+#[test]
+fn each_step_says_what_is_done_by_when_and_why() {
+    let units = [unit(0, 990, Some(10.0)), unit(1, 0, Some(5.0)), unit(2, 100, None)];
+    let say = |seconds| -> Vec<String> {
+        let plan = plan_drain(&units, &ResponseLengths::default(), window(seconds));
+        let say = |it: &UnitDecision| {
+            let (slot, done, due) = (it.unit.slot, it.verdict.as_str(), it.due_in.as_secs());
+            format!("{slot} {done} within {due} s: {}", it.verdict)
+        };
+        plan.decisions.iter().map(say).collect()
+    };
+    assert_eq!(
+        say(120),
+        [
+            "1 hand_back within 0 s: it is expected to take 200.0 s, too long",
+            "2 hand_back within 0 s: its speed is not known",
+            "0 keep within 110 s: it is expected to finish in 1.0 s",
+        ]
+    );
+    assert_eq!(say(10)[2], "0 hand_back within 0 s: no time is left");
+}
+
 fn any_speed() -> impl Strategy<Value = Option<f64>> {
     prop_oneof![
         4 => (0.0..500.0_f64).prop_map(Some),
@@ -161,7 +183,9 @@ proptest! {
         for decision in &plan.decisions {
             match decision.verdict {
                 Verdict::Keep { finishes_in } => {
-                    prop_assert!(finishes_in + window.reserve < window.remaining);
+                    prop_assert!(finishes_in < decision.due_in);
+                    prop_assert_eq!(decision.due_in + window.reserve, window.remaining);
+                    continue;
                 }
                 Verdict::HandBack(HandBackReason::NoTimeLeft) => {
                     prop_assert!(window.remaining <= window.reserve);
@@ -171,6 +195,7 @@ proptest! {
                 }
                 Verdict::HandBack(HandBackReason::UnknownSpeed) => {}
             }
+            prop_assert_eq!(decision.due_in, Duration::ZERO, "what goes back does so at once");
         }
         let too_late = DrainWindow { remaining: window.reserve, ..window };
         let plan = plan_drain(&units, &remembered(&lengths), too_late);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ebbtide_core::ids::RunId;
 use ebbtide_core::notice::{Announcement, NoticeKind};
 use ebbtide_core::time::UnixMillis;
-use ebbtide_queue::control::ControlView;
+use ebbtide_queue::control::{ControlView, NodeNames};
 
 use super::*;
 use crate::config::{DrainTerms, agent_holder};
