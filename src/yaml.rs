@@ -56,7 +56,7 @@ fn flow(value: &Value) -> String {
 }
 
 /// A text, in quotes unless every reader takes it for a text: JSON's quotes are YAML's.
-fn scalar(text: &str) -> String {
+pub fn scalar(text: &str) -> String {
     let is_inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
     let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.chars().all(is_inner);
     let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];

@@ -30,3 +30,4 @@ pub mod observe;
 pub mod policy_source;
 pub mod resource;
 pub mod status;
+pub mod survey;

@@ -1,5 +1,6 @@
 //! `ebbtide policy`: checks fleet policies, says them in words, tries them on what was recorded.
 
+mod init;
 mod last;
 mod records;
 mod replay;
@@ -61,6 +62,8 @@ enum PolicyCommand {
         #[arg(long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
+    /// Write a first policy from Auto Scaling groups or Karpenter's node pools as they are.
+    Init(init::InitArgs),
     /// Decide recorded ticks again, under this policy: where would another one decide otherwise?
     Replay(replay::ReplayArgs),
 }
@@ -76,6 +79,7 @@ pub fn run(args: PolicyArgs) -> anyhow::Result<ExitCode> {
         PolicyCommand::Explain { file, redis: Some(url), output } => {
             return setup::run_async(explain_with_decision(file, url, output));
         }
+        PolicyCommand::Init(args) => return setup::run_async(init::run(args)),
         PolicyCommand::Replay(args) => return setup::run_async(replay::run(args)),
     };
     Ok(say(code, &text))

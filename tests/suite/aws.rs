@@ -25,6 +25,18 @@ impl<'a> Group<'a> {
         Self { moto, name: name.to_owned() }
     }
 
+    /// Creates an empty one of a launch template, at most `most`.
+    pub async fn of_template(moto: &'a Moto, name: &str, template: &str, most: u32) -> Self {
+        let group = format!(
+            "Action=CreateAutoScalingGroup&AutoScalingGroupName={name}\
+             &LaunchTemplate.LaunchTemplateName={template}&LaunchTemplate.Version=%24Latest\
+             &MinSize=0&MaxSize={most}&DesiredCapacity=0\
+             &AvailabilityZones.member.1=us-east-1a"
+        );
+        ask(moto, "autoscaling", &group).await;
+        Self { moto, name: name.to_owned() }
+    }
+
     /// Gives it a hook that holds instances on their way out, for so many seconds.
     pub async fn add_hook(&self, hook: &str, seconds: u32) {
         let action = format!(
@@ -54,6 +66,18 @@ impl<'a> Group<'a> {
     pub async fn instances(&self) -> Vec<String> {
         elements(&self.describe().await, "InstanceId")
     }
+}
+
+/// Creates a launch template.
+pub async fn template(moto: &Moto, name: &str, instance_type: &str, is_spot: bool) {
+    let market =
+        if is_spot { "&LaunchTemplateData.InstanceMarketOptions.MarketType=spot" } else { "" };
+    let template = format!(
+        "Action=CreateLaunchTemplate&LaunchTemplateName={name}\
+         &LaunchTemplateData.ImageId=ami-12c6146b\
+         &LaunchTemplateData.InstanceType={instance_type}{market}"
+    );
+    ask(moto, "ec2", &template).await;
 }
 
 async fn ask(moto: &Moto, service: &str, action: &str) -> String {

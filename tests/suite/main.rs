@@ -15,6 +15,7 @@ mod demo;
 mod drains;
 mod events;
 mod found;
+mod init;
 mod lane;
 mod lifecycle;
 mod metadata;
