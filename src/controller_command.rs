@@ -73,8 +73,8 @@ pub struct ControllerArgs {
     /// Run without Kubernetes: this controller always leads
     #[arg(long)]
     no_kubernetes: bool,
-    /// Record every tick in this file, for `ebbtide policy replay`, instead of decisions in the log;
-    /// 512 MiB at most, older parts in FILE.1 to FILE.7
+    /// Record every tick in this file, for `ebbtide policy replay`, instead of decisions in the
+    /// log; 512 MiB at most, older parts in FILE.1 to FILE.7
     #[arg(long, env = "EBBTIDE_JOURNAL", value_name = "FILE")]
     journal: Option<PathBuf>,
     /// The SQS queue with events about instances; without it only agents learn of them

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ebbtide_core::bottleneck::IterationStage;
 use ebbtide_core::journal::{Outcome, Record, RecordedAction};
+use ebbtide_core::ledger::Ledger;
 use ebbtide_core::observation::{Observation, ReplicaState, ReplicaView};
 use ebbtide_core::policy::{FleetPolicy, Mode};
 use ebbtide_core::scale::{Action, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
@@ -19,6 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::accounts::Accounts;
 use crate::actuate::Actuator;
 use crate::capacity::Capacity;
 use crate::conditions::{self, Condition};
@@ -55,6 +57,7 @@ pub(crate) struct Autoscaler {
 #[derive(Default)]
 struct Past {
     memory: ScaleMemory,
+    accounts: Accounts,
     stragglers: Stragglers,
     ticks: u64,
     scale_decisions: u64,
@@ -106,7 +109,10 @@ impl Autoscaler {
 
         self.name_stragglers(&reads, &observation, &mut past).await;
 
-        let plan = plan_scale(&SizingTerms::from(&*policy), &observation, &past.memory);
+        let terms = SizingTerms::from(&*policy);
+        let plan = plan_scale(&terms, &observation, &past.memory);
+        let desk = (&self.queue, self.leadership.borrow().is_some());
+        past.accounts.keep(&reads, &terms, &observation, &plan, desk).await;
 
         let held = self.why_held(&policy, &reads);
         past.memory = plan.memory.clone();
@@ -233,6 +239,9 @@ impl Autoscaler {
         let Report { policy, observation, plan, held, problems, .. } = report;
         let (policy_problem, policy_generation) = (report.policy_problem, report.policy_generation);
         self.metrics.show(policy, observation, plan);
+        if let Some(ledger) = past.accounts.ledger() {
+            self.metrics.money.show(ledger);
+        }
         let states = observation.replicas_by_state(policy.rollout.nodes_per_replica);
         let states: BTreeMap<&'static str, u64> =
             states.into_iter().flatten().map(|(state, count)| (state.as_str(), count)).collect();
@@ -285,6 +294,8 @@ impl Autoscaler {
             policy_generation,
             scale_decisions: past.scale_decisions,
             last_decision: past.last_decision.clone(),
+            ledger: past.accounts.ledger().copied(),
+            costs: past.accounts.ledger().map(Ledger::to_lines).unwrap_or_default(),
         });
     }
 }

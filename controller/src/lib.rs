@@ -7,6 +7,7 @@
 //!
 //! Agents are met in Redis only; nothing here speaks to one.
 
+mod accounts;
 mod actuate;
 mod autoscale;
 mod conditions;

@@ -3,6 +3,7 @@
 //! Labels come from closed sets only. A gauge whose signal is unknown is NaN, never zero.
 
 mod events;
+mod money;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use prometheus::{
 };
 
 pub(crate) use self::events::{EventError, EventMetrics};
+pub(crate) use self::money::MoneyMetrics;
 
 /// Buckets of a tick: from nothing to do, to every read at its time limit.
 const LOOP_BUCKETS_SECONDS: [f64; 8] = [0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 15.0];
@@ -37,6 +39,7 @@ pub struct Metrics {
     tokens_wasted: IntCounterVec,
     tokens_preserved: IntCounter,
     pub(crate) events: EventMetrics,
+    pub(crate) money: MoneyMetrics,
     pub(crate) loop_duration: Histogram,
     loop_last_success: Gauge,
     leader: Gauge,
@@ -159,6 +162,7 @@ impl Metrics {
                  counts them.",
             )?,
             events: EventMetrics::new(&make)?,
+            money: MoneyMetrics::new(&make)?,
             loop_duration: make.add(Histogram::with_opts(loop_opts))?,
             loop_last_success: make.gauge(
                 "loop_last_success_timestamp_seconds",

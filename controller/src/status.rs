@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ebbtide_core::ledger::Ledger;
 use ebbtide_core::time::UnixMillis;
 use serde::Serialize;
 use tokio::sync::watch;
@@ -56,6 +57,10 @@ pub struct Snapshot {
     pub scale_decisions: u64,
     /// The last decision on the size that was carried out, in words.
     pub last_decision: Option<String>,
+    /// What the run has cost since it began: estimates, by the policy's prices.
+    pub ledger: Option<Ledger>,
+    /// The same in words.
+    pub costs: Vec<String>,
 }
 
 /// What a problem with events is about; one problem is shown of each.

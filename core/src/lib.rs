@@ -11,6 +11,7 @@ pub mod fabric;
 pub mod ids;
 pub mod image_rollout;
 pub mod journal;
+pub mod ledger;
 pub mod maintenance;
 pub mod marks;
 pub mod notice;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ebbtide_core::journal::{Record, WHOLE_EVERY};
+use ebbtide_core::ledger::Ledger;
 use ebbtide_core::policy::FleetPolicy;
 use serde_json::{Value, json};
 
@@ -18,6 +19,8 @@ pub struct Decision {
     age: Duration,
     /// Longest age of a controller that is there.
     limit: Duration,
+    /// What the run has cost, once a controller has counted.
+    ledger: Option<Ledger>,
 }
 
 /// The last decision of the run's controller; `None` when there is none on record.
@@ -30,11 +33,11 @@ pub async fn decision(url: &str, policy: &FleetPolicy) -> anyhow::Result<Option<
     let lines = 2 * WHOLE_EVERY as usize;
     let newest = queue.journal(1).await?.pop();
     let record = records::read_stream(&queue, lines).await?.records.pop();
-    let now = queue.view().await?.now;
+    let view = queue.view().await?;
     let limit = FRESH_LIMIT.max(3 * policy.rollout.tick);
     Ok(newest.zip(record).map(|(line, record)| {
-        let age = now.since(line.at);
-        Decision { record, age, limit }
+        let age = view.now.since(line.at);
+        Decision { record, age, limit, ledger: view.ledger }
     }))
 }
 
@@ -43,9 +46,14 @@ pub fn in_words(decision: Option<Decision>) -> String {
     let Some(decision) = decision else {
         return "\n\nlast decision\n  none is on record: no controller has led this run".to_owned();
     };
-    let lines = decision.to_lines().into_iter().map(|line| format!("  {line}"));
-    let lines: Vec<String> = lines.collect();
-    format!("\n\nlast decision, {} ago\n{}", span(decision.age), lines.join("\n"))
+    let indented =
+        |lines: Vec<String>| -> String { lines.iter().map(|line| format!("\n  {line}")).collect() };
+    let age = span(decision.age);
+    let mut text = format!("\n\nlast decision, {age} ago{}", indented(decision.to_lines()));
+    if let Some(ledger) = &decision.ledger {
+        text.push_str(&format!("\n\ncost{}", indented(ledger.to_lines())));
+    }
+    text
 }
 
 impl Decision {
@@ -86,6 +94,7 @@ impl Decision {
             "held": record.held,
             "reasons": record.reasons,
             "bottleneck": record.bottleneck,
+            "ledger": self.ledger,
         })
     }
 }

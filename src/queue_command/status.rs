@@ -50,6 +50,7 @@ async fn read(queue: &WorkQueue, run: &RunId, with_lag: bool) -> StatusView {
             .as_ref()
             .map(|t| control.now.since(t.heartbeat))
             .unwrap_or_default(),
+        ledger: control.ledger,
         trainer: control.trainer,
         holds: control.holds,
         control_now: control.now,

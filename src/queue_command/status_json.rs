@@ -47,6 +47,7 @@ impl StatusView {
                 "stepsOfSupply": self.steps_of_supply(),
             },
             "trainer": trainer,
+            "ledger": self.ledger,
             "lag": self.lags.as_ref().map(Lags::to_json),
             "units": {
                 "enqueued": status.enqueued,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ebbtide_core::ledger::Ledger;
 use ebbtide_core::observation::TrainerPhase;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::control::{HoldRecord, TrainerRecord};
@@ -37,6 +38,8 @@ pub struct StatusView {
     /// The store's clock when the control keys were read.
     pub control_now: UnixMillis,
     pub trainer: Option<TrainerRecord>,
+    /// What the run has cost, once a controller has counted.
+    pub ledger: Option<Ledger>,
     /// Since the trainer's last word.
     pub trainer_silence: Duration,
     /// `None` when the units were not read.
@@ -98,7 +101,7 @@ impl StatusView {
         lines.join("\n")
     }
 
-    fn sections(&self) -> [(&'static str, Vec<String>); 9] {
+    fn sections(&self) -> [(&'static str, Vec<String>); 10] {
         [
             ("queue", self.queue()),
             ("held by", self.held_by()),
@@ -109,6 +112,7 @@ impl StatusView {
             ("losses", self.losses()),
             ("tokens", self.tokens()),
             ("lag", self.lags.as_ref().map(Lags::to_lines).unwrap_or_default()),
+            ("cost", self.ledger.as_ref().map(Ledger::to_lines).unwrap_or_default()),
         ]
     }
 

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use ebbtide_core::ledger::Ledger;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_harness::{EVENT_LIMIT, Moto, Program, Redis, require, until};
 use ebbtide_queue::control::{TrainerPhase, TrainerRecord};
@@ -44,6 +45,24 @@ fn ebbtide(arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text)
 }
 
+/// A controller that is ready.
+async fn start(redis: &Redis, moto: &Moto, policy: &str, more: &[&str]) -> Program {
+    let listen = format!("127.0.0.1:{}", Program::free_port().expect("a free port"));
+    let mut controller = Program::options("ebbtide-controller", EBBTIDE)
+        .arguments(["controller", "--no-kubernetes", "--policy", policy])
+        .arguments(["--redis", &redis.url(), "--listen", &listen])
+        .arguments(more.iter().copied())
+        .variable("AWS_ENDPOINT_URL", &moto.url())
+        .variable("AWS_REGION", "us-east-1")
+        .variable("AWS_ACCESS_KEY_ID", "test")
+        .variable("AWS_SECRET_ACCESS_KEY", "test")
+        .variable("AWS_EC2_METADATA_DISABLED", "true")
+        .start()
+        .expect("the controller starts");
+    controller.ready(&format!("http://{listen}/readyz"), EVENT_LIMIT).await.expect("ready");
+    controller
+}
+
 #[tokio::test]
 async fn recorded_run_is_replayed_and_its_last_decision_told() {
     let redis = require!(Redis::start().await);
@@ -58,18 +77,7 @@ async fn recorded_run_is_replayed_and_its_last_decision_told() {
     assert_eq!(code, Some(0), "{told}");
     assert!(told.contains("none is on record"), "{told}");
 
-    let listen = format!("127.0.0.1:{}", Program::free_port().expect("a free port"));
-    let mut controller = Program::options("ebbtide-controller", EBBTIDE)
-        .arguments(["controller", "--no-kubernetes", "--policy", &policy, "--journal", &journal])
-        .arguments(["--redis", &redis.url(), "--listen", &listen])
-        .variable("AWS_ENDPOINT_URL", &moto.url())
-        .variable("AWS_REGION", "us-east-1")
-        .variable("AWS_ACCESS_KEY_ID", "test")
-        .variable("AWS_SECRET_ACCESS_KEY", "test")
-        .variable("AWS_EC2_METADATA_DISABLED", "true")
-        .start()
-        .expect("the controller starts");
-    controller.ready(&format!("http://{listen}/readyz"), EVENT_LIMIT).await.expect("ready");
+    let mut controller = start(&redis, &moto, &policy, &["--journal", &journal]).await;
     for number in 0..12 {
         queue.enqueue(group(number, 1, 10)).await.expect("enqueued");
     }
@@ -121,4 +129,48 @@ async fn recorded_run_is_replayed_and_its_last_decision_told() {
     assert_eq!(code, Some(1), "{other:#}");
     let first = &other["differences"][0];
     assert!(first["recorded"]["desired"].as_u64() > first["now"]["desired"].as_u64(), "{first}");
+}
+
+#[tokio::test]
+async fn savings_ledger_goes_on_after_a_restart() {
+    let redis = require!(Redis::start().await);
+    let moto = require!(Moto::start().await);
+    let _pool = Group::create(&moto, "rollout-recorded", 2, 5).await;
+    let folder = tempfile::tempdir().unwrap();
+    let priced = POLICY
+        .replace("mode: act", "mode: observe")
+        .replace("market: spot", "market: spot\n      dollarsPerNodeHour: 3600");
+    let policy = policy_file(folder.path(), &priced);
+    let queue = queue(&redis, RUN, 1).await;
+    publish_version(&queue, 1).await;
+    let ledger_with = async |what: &str, is_wanted: &dyn Fn(&Ledger) -> bool| {
+        until(what, EVENT_LIMIT, || async {
+            queue.view().await.ok()?.ledger.filter(|ledger| is_wanted(ledger))
+        })
+        .await
+        .expect(what)
+    };
+    let trainer = |step| TrainerRecord {
+        phase: TrainerPhase::Train,
+        step,
+        groups_per_step: 4,
+        heartbeat: UnixMillis(0),
+    };
+    queue.put_trainer(trainer(1)).await.expect("reported");
+    let mut controller = start(&redis, &moto, &policy, &[]).await;
+    let first = ledger_with("a ledger", &|_| true).await;
+    controller.kill();
+    let _again = start(&redis, &moto, &policy, &[]).await;
+    // Two nodes at a dollar a second; the time between the two processes is counted as well.
+    let next = ledger_with("it to go on", &|ledger| ledger.counted_to > first.counted_to).await;
+    assert_eq!(next.began_at, first.began_at);
+    let seconds = next.counted_to.since(next.began_at).as_secs_f64();
+    assert!((next.spot_dollars - 2.0 * seconds).abs() < 1e-3, "{next:?}");
+    assert!(next.spot_dollars > first.spot_dollars, "{first:?} {next:?}");
+    let (code, told) = ebbtide(&["policy", "explain", &policy, "--redis", &redis.url()]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("estimated $") && told.contains("the trainer left out"), "{told}");
+    let run = ["--run", RUN, "--redis", &redis.url()];
+    let (_, shown) = ebbtide(&[&["queue", "status"], &run[..]].concat());
+    assert!(shown.contains("  cost      estimated $"), "{shown}");
 }

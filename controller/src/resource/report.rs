@@ -61,10 +61,13 @@ struct Decision {
     /// What was desired, why nothing was carried out, and what was to be done.
     gist: Option<(Option<u32>, Option<String>, Vec<String>)>,
     shown: Value,
+    /// What the run has cost, as of the last verified update: it grows with every tick.
+    cost: Option<(u64, Value)>,
 }
 
 impl Decision {
     fn note(&mut self, snapshot: &Snapshot) {
+        self.note_cost(snapshot);
         let Snapshot { desired, held, actions, .. } = snapshot;
         let is_same = self.gist.as_ref().is_some_and(|(known, hindrance, done)| {
             known == desired && hindrance == held && (actions.is_empty() || done == actions)
@@ -82,6 +85,24 @@ impl Decision {
             "reasons": lines(&snapshot.reasons),
             "held": snapshot.held.as_deref().map(|held| shorten(held, LINE_LIMIT)),
         });
+    }
+}
+
+impl Decision {
+    fn note_cost(&mut self, snapshot: &Snapshot) {
+        let Some(ledger) = &snapshot.ledger else { return };
+        let updates = ledger.verified_updates;
+        if self.cost.as_ref().is_some_and(|(known, _)| *known == updates) {
+            return;
+        }
+        let shown = json!({
+            "dollars": ledger.is_priced().then(|| ledger.dollars()),
+            "dollarsPerVerifiedUpdate": ledger.dollars_per_verified_update(),
+            "staticOnDemandDollars": ledger.static_on_demand_dollars(),
+            "staticSpotDollars": ledger.static_spot_dollars(),
+            "verifiedUpdates": updates,
+        });
+        self.cost = Some((updates, shown));
     }
 }
 
@@ -115,6 +136,7 @@ impl Standing {
                 "draining": known("draining"),
             },
             "lastDecision": decision.shown,
+            "cost": decision.cost.as_ref().map(|(_, cost)| cost),
         });
         let fields = if let Value::Object(fields) = fields { fields } else { Map::new() };
         Self {

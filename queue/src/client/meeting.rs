@@ -1,6 +1,7 @@
 //! Calls on the control keys, by which agents, controller, trainer and operators meet.
 
 use ebbtide_core::ids::{NodeName, ReplicaId};
+use ebbtide_core::ledger::Ledger;
 use ebbtide_core::time::UnixMillis;
 
 use super::{Hint, QueueError, WorkQueue};
@@ -148,6 +149,14 @@ impl WorkQueue {
             ControlReply::Reports(reports) => Ok(reports),
             other => Err(QueueError::unexpected("closing reports", &other)),
         }
+    }
+
+    /// Writes the savings ledger of the run.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn put_ledger(&self, ledger: Ledger) -> Result<(), QueueError> {
+        self.tell(ControlCommand::PutLedger(Box::new(ledger))).await
     }
 
     /// Adds a line to the journal of sizing, of which about `kept` lines are kept.

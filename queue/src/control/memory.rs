@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ebbtide_core::ids::{NodeName, ReplicaId};
+use ebbtide_core::ledger::Ledger;
 use ebbtide_core::time::UnixMillis;
 
 use super::{
@@ -28,6 +29,7 @@ pub struct MemoryControl {
     checkpoint: CheckpointRecord,
     version: VersionRecord,
     reaper_beat: Option<UnixMillis>,
+    ledger: Option<Ledger>,
 }
 
 impl MemoryControl {
@@ -82,6 +84,7 @@ impl MemoryControl {
             ControlCommand::ReadReports(limit) => {
                 return ControlReply::Reports(self.reports.iter().take(*limit).cloned().collect());
             }
+            ControlCommand::PutLedger(ledger) => self.ledger = Some(**ledger),
             ControlCommand::AddJournal { line, kept } => {
                 self.journal.push_front(JournalLine { at: now, line: line.clone() });
                 self.journal.truncate(*kept);
@@ -170,6 +173,7 @@ impl MemoryControl {
             checkpoint: self.checkpoint,
             version: self.version.clone(),
             reaper_beat: self.reaper_beat,
+            ledger: self.ledger,
         }
     }
 }

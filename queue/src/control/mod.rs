@@ -10,6 +10,7 @@ mod records;
 mod reports;
 
 use ebbtide_core::ids::{NodeName, ReplicaId};
+use ebbtide_core::ledger::Ledger;
 use ebbtide_core::time::UnixMillis;
 
 pub use drains::{DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState, NodeNames};
@@ -55,6 +56,8 @@ pub enum ControlCommand {
     AddReport(Box<ClosingReport>),
     /// Reads the newest closing reports, at most so many.
     ReadReports(usize),
+    /// Writes the savings ledger of the run.
+    PutLedger(Box<Ledger>),
     /// Adds a line to the journal of sizing and keeps about so many, the newest ones.
     AddJournal {
         /// The line.
@@ -132,6 +135,8 @@ pub struct ControlView {
     pub version: VersionRecord,
     /// When somebody last reaped.
     pub reaper_beat: Option<UnixMillis>,
+    /// What the run has cost, once a controller has counted.
+    pub ledger: Option<Ledger>,
 }
 
 /// What the control keys say to one replica, at one moment. Reading it costs the same however many

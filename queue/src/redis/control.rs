@@ -18,8 +18,10 @@ use crate::control::{
 
 /// Kinds of records that come in any number; each has an index `{r:c}:<kind>s`.
 const KINDS: [&str; 6] = ["node", "drain", "engine", "hold", "lifecycle", "straggler"];
-/// Records of which there is one.
+/// Records of which there is one, and that concern every replica.
 const SINGLES: [&str; 3] = ["trainer", "version", "reaper"];
+/// Records of which there is one, and that concern the controller.
+const ACCOUNTS: [&str; 1] = ["ledger"];
 
 /// A record of nothing but the moment at which it is written.
 const NO_FIELDS: Fields = Fields::new();
@@ -79,6 +81,7 @@ pub(super) async fn carry_out(
         }
         ControlCommand::AddReport(report) => add_report(port, &report).await,
         ControlCommand::ReadReports(limit) => read_reports(port, limit).await,
+        ControlCommand::PutLedger(ledger) => put(port, "ledger", "", Replace, "", &*ledger).await,
         ControlCommand::AddJournal { line, kept } => add_journal(port, &line, kept).await,
         ControlCommand::ReadJournal(limit) => read_journal(port, limit).await,
         ControlCommand::RemoveNode(node) => remove_node(port, node.as_str()).await,
@@ -269,7 +272,7 @@ async fn record_keys_of_all(port: &RedisPort) -> Result<Vec<(&'static str, Strin
     let members: Result<Vec<Vec<String>>, _> = port.link.query(&any_key, &pipeline).await;
     let members = members.map_err(|error| error.to_queue_error())?;
     let mut wanted: Vec<(&str, String)> =
-        SINGLES.iter().map(|kind| (*kind, key(port, kind, ""))).collect();
+        SINGLES.iter().chain(&ACCOUNTS).map(|kind| (*kind, key(port, kind, ""))).collect();
     for (kind, members) in KINDS.iter().zip(&members) {
         wanted.extend(members.iter().map(|member| (*kind, key(port, kind, member))));
     }
@@ -337,6 +340,7 @@ fn add_to_view(view: &mut ControlView, kind: &str, fields: &Fields) -> Result<()
             }
         }
         "version" => view.version = decode(fields)?,
+        "ledger" => view.ledger = Some(decode(fields)?),
         "reaper" => {
             let beat = fields.get("heartbeat").and_then(|text| text.parse().ok());
             view.reaper_beat = beat.map(UnixMillis);

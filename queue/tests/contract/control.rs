@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ebbtide_core::ids::{NodeName, PolicyVersion, ReplicaId};
+use ebbtide_core::ledger::Ledger;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::Hint;
 use ebbtide_queue::control::{
@@ -26,6 +27,7 @@ laws![
     nodes_that_are_lost_add_up,
     closing_report_is_kept_once_and_the_newest_comes_first,
     journal_keeps_the_newest_lines,
+    ledger_is_read_as_it_was_written,
     checkpoint_is_pending_until_its_request_is_confirmed,
     lifecycle_action_stands_until_it_is_removed,
     straggler_is_told_to_its_replica_until_it_is_taken_back,
@@ -56,6 +58,22 @@ async fn report(world: &World, id: &str, generation: u64, state: DrainState) -> 
     let replica: ReplicaId = "r1".parse().unwrap();
     let progress = DrainProgress { replica, request_id: id.to_owned(), generation, state };
     world.queue.report_drain(progress).await.unwrap().unwrap()
+}
+
+async fn ledger_is_read_as_it_was_written(world: World) {
+    assert_eq!(world.queue.view().await.unwrap().ledger, None);
+    let ledger = Ledger {
+        began_at: UnixMillis(1),
+        counted_to: UnixMillis(2),
+        spot_dollars: 1.0 / 3.0,
+        step: Some(7),
+        verified_updates: 3,
+        peak_nodes: 12,
+        ..Ledger::default()
+    };
+    world.queue.put_ledger(Ledger { acknowledged_groups: Some(8), ..ledger }).await.unwrap();
+    world.queue.put_ledger(ledger).await.unwrap();
+    assert_eq!(world.queue.view().await.unwrap().ledger, Some(ledger), "nothing of the first");
 }
 
 async fn journal_keeps_the_newest_lines(world: World) {

@@ -59,6 +59,7 @@ pub(super) fn schema() -> Map<String, Value> {
                     "dollarsPerVerifiedUpdate": { "type": "number" },
                     "staticOnDemandDollars": { "type": "number" },
                     "staticSpotDollars": { "type": "number" },
+                    "verifiedUpdates": count(),
                 },
             },
         },
