@@ -9,7 +9,10 @@ use anyhow::Context;
 use clap::Args;
 use ebbtide_controller::aws::{self, AwsSettings, SdkConfig};
 use ebbtide_controller::capacity::asg::AsgCapacity;
+use ebbtide_controller::capacity::fleet::FleetCapacity;
 use ebbtide_controller::capacity::mixed::MixedCapacity;
+use ebbtide_controller::capacity::scale::ScaleCapacity;
+use ebbtide_controller::capacity::workers::WorkersCapacity;
 use ebbtide_controller::controller::{self, ControllerConfig, EventParts, Outside, QueueSource};
 use ebbtide_controller::events::queue::EventQueue;
 use ebbtide_controller::events::sqs::SqsQueue;
@@ -21,6 +24,7 @@ use ebbtide_controller::nodes::{KubeNodes, NoNodes};
 use ebbtide_controller::policy_source::PolicySource;
 use ebbtide_controller::resource::PolicyResource;
 use ebbtide_controller::status::ControllerStatus;
+use ebbtide_core::ids::RunId;
 use ebbtide_core::policy::{FleetPolicy, ProviderKind};
 use ebbtide_queue::client::wall_clock_now;
 use tokio_util::sync::CancellationToken;
@@ -64,7 +68,7 @@ pub struct ControllerArgs {
     /// Where to serve /healthz, /readyz, /metrics and /status
     #[arg(long, env = "EBBTIDE_LISTEN", default_value = "0.0.0.0:9465")]
     listen: SocketAddr,
-    /// Namespace of the leader lease and of the rollout workers' pods
+    /// Namespace of the leader lease, the rollout workers' pods and what scales them
     #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
     namespace: String,
     /// Who this controller is in the leader lease [default: a random name]
@@ -100,7 +104,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
     let aws = aws::load_config(AwsSettings::default()).await;
     let outside = Outside {
         queue: QueueSource::Redis(setup::redis_options(&args.redis.url, &policy)),
-        capacity: Arc::new(capacity(&aws, &metrics)),
+        capacity: Arc::new(capacity(&args, &policy.run, &aws, cluster.clone(), &metrics)),
         events: event_parts(&args, &aws, cluster.clone(), &metrics),
         groups: match cluster.clone() {
             Some(client) => Arc::new(KubeGroups::new(client, &args.namespace, wall_clock_now)),
@@ -123,9 +127,22 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Every provider that a policy may name.
-fn capacity(aws: &SdkConfig, metrics: &Metrics) -> MixedCapacity {
+fn capacity(
+    args: &ControllerArgs,
+    run: &RunId,
+    aws: &SdkConfig,
+    cluster: Option<kube::Client>,
+    metrics: &Metrics,
+) -> MixedCapacity {
     let asg = AsgCapacity::new(aws, metrics.api_calls.clone());
-    MixedCapacity::default().with(ProviderKind::Asg, asg)
+    let fleet = FleetCapacity::new(aws, run.clone(), metrics.api_calls.clone(), wall_clock_now);
+    let mixed =
+        MixedCapacity::default().with(ProviderKind::Asg, asg).with(ProviderKind::Fleet, fleet);
+    let Some(client) = cluster else { return mixed };
+    let workers = WorkersCapacity::new(client.clone(), &args.namespace);
+    mixed
+        .with(ProviderKind::Scale, ScaleCapacity::new(client, &args.namespace))
+        .with(ProviderKind::Workers, workers)
 }
 
 /// The policy to begin with and where its successors come from; `None` when it was told to stop

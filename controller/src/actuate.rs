@@ -82,7 +82,8 @@ impl Actuator<'_> {
     async fn raise(&self, name: &PoolName, from: u32, to: u32) -> Result<(), ActuateError> {
         let pool = self.policy.pool(name).ok_or_else(|| ActuateError::NoSuchPool(name.clone()))?;
         self.fence.claim("raise", &format!("{name}.{from}-{to}"), CALL_LIMIT).await?;
-        within_limit("raise", self.capacity.raise(pool, from, to)).await
+        let gang = self.policy.rollout.nodes_per_replica.into();
+        within_limit("raise", self.capacity.raise(pool, from, to, gang)).await
     }
 
     async fn terminate(

@@ -30,6 +30,8 @@ use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::observe::{self, Reads};
 use crate::policy_source::PolicyState;
+use crate::pool_remarks;
+use crate::retired::Retired;
 use crate::server::Pulse;
 use crate::status::{ControllerStatus, Snapshot};
 use crate::stragglers::{self, Stragglers};
@@ -59,10 +61,12 @@ struct Past {
     memory: ScaleMemory,
     accounts: Accounts,
     stragglers: Stragglers,
+    retired: Retired,
     ticks: u64,
     scale_decisions: u64,
     last_decision: Option<String>,
     problems: Vec<String>,
+    pool_remarks: Vec<String>,
     /// Since when the records have been read without a failure.
     watched_since: Option<Instant>,
 }
@@ -96,12 +100,17 @@ impl Autoscaler {
         past.ticks += 1;
 
         let watched_since = *past.watched_since.get_or_insert(began_at);
-        let reads = observe::read(&self.queue, &*self.capacity, &policy, watched_since).await;
+        let mut reads = observe::read(&self.queue, &*self.capacity, &policy, watched_since).await;
         if reads.view.is_err() {
             past.watched_since = None;
         }
         if let Ok(status) = &reads.status {
             self.metrics.show_tokens(&status.tokens);
+        }
+        let held = self.why_held(&policy, &reads);
+        let over = past.retired.take_ended(&mut reads, &policy);
+        if held.is_none() {
+            self.take_back(&over, &policy, past.ticks).await;
         }
         let now = (self.now)();
         let nodes_per_replica = policy.rollout.nodes_per_replica;
@@ -114,7 +123,6 @@ impl Autoscaler {
         let desk = (&self.queue, self.leadership.borrow().is_some());
         past.accounts.keep(&reads, &terms, &observation, &plan, desk).await;
 
-        let held = self.why_held(&policy, &reads);
         past.memory = plan.memory.clone();
         let mut outcomes = Vec::new();
         for action in &plan.actions {
@@ -172,6 +180,21 @@ impl Autoscaler {
         (policy.mode == Mode::Observe).then_some(Held { why, spares_records: true })
     }
 
+    fn actuator<'a>(&'a self, policy: &'a FleetPolicy, turn: u64) -> Actuator<'a> {
+        let (queue, leadership, process) = (&self.queue, &self.leadership, self.process);
+        let fence = Fence { queue, leadership, process, turn };
+        Actuator { queue, fence, capacity: &*self.capacity, policy }
+    }
+
+    /// Takes back drains of replicas that are gone; what fails is seen again at the next tick.
+    async fn take_back(&self, over: &[Action], policy: &FleetPolicy, turn: u64) {
+        for action in over {
+            if let Err(error) = self.actuator(policy, turn).carry_out(action).await {
+                tracing::warn!(%error, "drain of a replica that is gone was not taken back");
+            }
+        }
+    }
+
     async fn act(
         &self,
         action: &Action,
@@ -179,18 +202,8 @@ impl Autoscaler {
         policy: &FleetPolicy,
         past: &mut Past,
     ) -> Outcome {
-        let actuator = Actuator {
-            queue: &self.queue,
-            fence: Fence {
-                queue: &self.queue,
-                leadership: &self.leadership,
-                process: self.process,
-                turn: past.ticks,
-            },
-            capacity: &*self.capacity,
-            policy,
-        };
-        let outcome = actuator.carry_out(action).await;
+        let outcome = self.actuator(policy, past.ticks).carry_out(action).await;
+        past.retired.note(action, outcome.is_ok());
         let outcome = match outcome {
             Ok(()) => {
                 self.metrics.count_decision(action, &plan.reasons);
@@ -272,6 +285,11 @@ impl Autoscaler {
             tracing::info!("everything can be read again");
         }
         past.problems.clone_from(&problems);
+        let pool_remarks = pool_remarks::gather(&observation.pools);
+        for remark in pool_remarks.iter().filter(|remark| !past.pool_remarks.contains(remark)) {
+            tracing::warn!(%remark, "a pool is not as it should be");
+        }
+        past.pool_remarks.clone_from(&pool_remarks);
         self.status.replace(Snapshot {
             ticked_at: observation.now,
             ticks: past.ticks,
@@ -289,6 +307,7 @@ impl Autoscaler {
             conditions,
             held,
             problems,
+            pool_remarks,
             event_problems: Vec::new(),
             policy_problem,
             policy_generation,

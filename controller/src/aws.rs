@@ -22,6 +22,7 @@ use aws_smithy_http_client::tls;
 pub use self::call::AwsError;
 pub(crate) use self::call::{call, call_within};
 pub use aws_config::SdkConfig;
+pub use aws_sdk_autoscaling::config::{Credentials, SharedCredentialsProvider};
 
 /// How to reach AWS. What is not given comes from the standard variables and files.
 #[derive(Debug, Clone, Default)]

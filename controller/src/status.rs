@@ -46,6 +46,8 @@ pub struct Snapshot {
     pub held: Option<String>,
     /// What cannot be reached, in words; empty when all is well.
     pub problems: Vec<String>,
+    /// What stands against the sizing of a pool (suspended processes, failed launches), in words.
+    pub pool_remarks: Vec<String>,
     /// What hinders the handling of events and lifecycle actions, in words. Scaling goes on, so
     /// that a controller with such problems is ready.
     pub event_problems: Vec<String>,

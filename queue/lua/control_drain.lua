@@ -3,6 +3,7 @@
 --         or REPORT replica request_id generation state
 -- Merges a request or a report into a replica's drain; answers the record that now holds. A leader
 -- older than the newest that claimed anything changes nothing; agents and operators write as 0.
+-- Only a leader ends what is terminating: the pods are gone, and the nodes return to work.
 -- `queue/src/control/drains.rs` states the same rules.
 
 local RANK = { requested = 1, draining = 2, drained = 3, terminating = 4, cancelled = 5 }
@@ -57,7 +58,8 @@ register_control('control_drain', 'finishes', function(keys, arguments)
     local from = field('state')
     local is_outdated = generation ~= 0 and generation < tonumber(field('generation') or '0')
     if not from or field('request_id') ~= request_id or is_outdated then return end
-    local is_settled = from == 'cancelled' or from == 'terminating'
+    local is_ended = to == 'cancelled' and generation ~= 0
+    local is_settled = from == 'cancelled' or (from == 'terminating' and not is_ended)
     if is_settled or (to ~= 'cancelled' and RANK[to] <= RANK[from]) then return end
     set('state', to)
     set('generation', math.max(tonumber(field('generation')), generation))

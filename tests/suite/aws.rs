@@ -62,6 +62,16 @@ impl<'a> Group<'a> {
         elements(&text, "DesiredCapacity")[0].parse().unwrap()
     }
 
+    /// Suspends one of its processes.
+    pub async fn suspend(&self, process: &str) {
+        let action = format!(
+            "Action=SuspendProcesses&AutoScalingGroupName={}\
+             &ScalingProcesses.member.1={process}",
+            self.name
+        );
+        ask(self.moto, "autoscaling", &action).await;
+    }
+
     /// Ids of its instances.
     pub async fn instances(&self) -> Vec<String> {
         elements(&self.describe().await, "InstanceId")
@@ -80,14 +90,32 @@ pub async fn template(moto: &Moto, name: &str, instance_type: &str, is_spot: boo
     ask(moto, "ec2", &template).await;
 }
 
+/// The maximum of a group in the moto at this address.
+pub async fn most_of(url: &str, group: &str) -> u32 {
+    let action = format!("Action=DescribeAutoScalingGroups&AutoScalingGroupNames.member.1={group}");
+    let text = ask_at(url, "autoscaling", &action).await;
+    elements(&text, "MaxSize")[0].parse().unwrap()
+}
+
+/// The instances in moto that are pending or run.
+pub async fn live_instances(moto: &Moto) -> Vec<String> {
+    let action = "Action=DescribeInstances&Filter.1.Name=instance-state-name\
+                  &Filter.1.Value.1=pending&Filter.1.Value.2=running";
+    elements(&ask(moto, "ec2", action).await, "instanceId")
+}
+
 async fn ask(moto: &Moto, service: &str, action: &str) -> String {
+    ask_at(&moto.url(), service, action).await
+}
+
+async fn ask_at(url: &str, service: &str, action: &str) -> String {
     let (version, credential) = match service {
         "autoscaling" => ("2011-01-01", "autoscaling"),
         "sqs" => ("2012-11-05", "sqs"),
         _ => ("2016-11-15", "ec2"),
     };
     let answer = reqwest::Client::new()
-        .post(moto.url())
+        .post(url)
         .header("Content-Type", "application/x-www-form-urlencoded")
         .header(
             "Authorization",

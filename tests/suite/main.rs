@@ -9,6 +9,7 @@
 mod agent;
 mod aws;
 mod bench;
+mod capacity;
 mod chart;
 mod controller;
 mod demo;

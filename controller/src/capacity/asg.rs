@@ -6,6 +6,7 @@
 //! and says nothing about capacity.
 
 mod convert;
+mod remarks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -13,11 +14,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use aws_sdk_autoscaling::types::AutoScalingGroup;
-use aws_sdk_ec2::types::Filter;
 use ebbtide_core::ids::NodeName;
 use ebbtide_core::observation::{Activities, InstanceId, InstanceView, PoolView, Signal};
 use ebbtide_core::policy::{AutoScalingGroupName, Market, Pool, PoolName, Provider};
 
+use super::ec2::Instances;
 use super::{Capacity, CapacityError};
 use crate::aws::{AwsError, call};
 use crate::metrics::ApiCalls;
@@ -29,16 +30,13 @@ const DETAIL_LIMIT: Duration = Duration::from_secs(3);
 /// Groups that one DescribeAutoScalingGroups may name, and its page size.
 const GROUPS_PER_CALL: usize = 100;
 
-/// Instances that one filter of DescribeInstances may name.
-const INSTANCES_PER_CALL: usize = 200;
-
 /// Activities that are read of a group that is short: several tries of every missing node.
 const ACTIVITIES_LIMIT: i32 = 50;
 
 /// Auto Scaling groups of one account and region.
 pub struct AsgCapacity {
     groups: aws_sdk_autoscaling::Client,
-    instances: aws_sdk_ec2::Client,
+    instances: Instances,
     calls: ApiCalls,
     /// What EC2 said about instances that groups show; it does not change in their life.
     known: Mutex<BTreeMap<InstanceId, Machine>>,
@@ -58,7 +56,7 @@ impl AsgCapacity {
     pub fn new(config: &aws_config::SdkConfig, calls: ApiCalls) -> Self {
         Self {
             groups: aws_sdk_autoscaling::Client::new(config),
-            instances: aws_sdk_ec2::Client::new(config),
+            instances: Instances { client: aws_sdk_ec2::Client::new(config), calls: calls.clone() },
             calls,
             known: Mutex::default(),
             introduced: Mutex::default(),
@@ -98,7 +96,7 @@ impl AsgCapacity {
             known.retain(|id, _| ids.contains(id));
             ids.iter().filter(|id| !known.contains_key(id)).map(|id| id.0.clone()).collect()
         };
-        match in_time("DescribeInstances", self.describe_instances(&new)).await {
+        match in_time("DescribeInstances", self.instances.describe(&new)).await {
             Ok(machines) => {
                 let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
                 let machines = machines.iter().filter_map(convert::machine);
@@ -106,26 +104,6 @@ impl AsgCapacity {
             }
             Err(error) => tracing::warn!(%error, "names of new nodes are not known yet"),
         }
-    }
-
-    /// The instances among these that EC2 knows.
-    async fn describe_instances(
-        &self,
-        ids: &[String],
-    ) -> Result<Vec<aws_sdk_ec2::types::Instance>, CapacityError> {
-        let mut found = Vec::new();
-        for ids in ids.chunks(INSTANCES_PER_CALL) {
-            // A filter leaves unknown ids out, where naming them would fail the whole call.
-            let filter = Filter::builder().name("instance-id").set_values(Some(ids.to_vec()));
-            let filter = filter.build();
-            let reply = call("DescribeInstances", &self.calls, || {
-                self.instances.describe_instances().filters(filter.clone()).send()
-            })
-            .await?;
-            let reservations = reply.reservations.unwrap_or_default();
-            found.extend(reservations.into_iter().flat_map(|r| r.instances.unwrap_or_default()));
-        }
-        Ok(found)
     }
 
     fn view(&self, pool: &Pool, group: &AutoScalingGroup) -> PoolView {
@@ -257,17 +235,10 @@ impl Capacity for AsgCapacity {
         _: &[&Pool],
         instances: &[InstanceId],
     ) -> Result<BTreeSet<InstanceId>, CapacityError> {
-        let ids: Vec<String> = instances.iter().map(|id| id.0.clone()).collect();
-        let found = self.describe_instances(&ids).await?;
-        let alive: BTreeSet<&str> = found
-            .iter()
-            .filter(|instance| !convert::is_terminated(instance))
-            .filter_map(|instance| instance.instance_id())
-            .collect();
-        Ok(instances.iter().filter(|id| !alive.contains(id.0.as_str())).cloned().collect())
+        self.instances.find_gone(instances).await
     }
 
-    async fn raise(&self, pool: &Pool, from: u32, to: u32) -> Result<(), CapacityError> {
+    async fn raise(&self, pool: &Pool, from: u32, to: u32, _: u32) -> Result<(), CapacityError> {
         let name = group_of(pool).ok_or_else(|| foreign(pool))?;
         let groups = self.describe_groups(&[name]).await?;
         let found = groups.get(name.as_str()).map(convert::desired);

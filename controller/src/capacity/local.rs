@@ -243,6 +243,7 @@ impl PoolState {
                 limit: None,
                 floor: 0,
                 instances: self.nodes.values().map(instance).collect(),
+                remarks: Vec::new(),
             }),
             activities: Signal::fresh(Activities {
                 newest_at: self.newest_activity_at,
@@ -286,7 +287,7 @@ impl Capacity for LocalCapacity {
         Ok(instances.iter().filter(|id| !lives(id)).cloned().collect())
     }
 
-    async fn raise(&self, pool: &Pool, from: u32, to: u32) -> Result<(), CapacityError> {
+    async fn raise(&self, pool: &Pool, from: u32, to: u32, _: u32) -> Result<(), CapacityError> {
         let mut state = self.advanced();
         let found = state.pool_mut(pool)?;
         if found.desired != from || to < from {

@@ -85,8 +85,8 @@ impl Capacity for MixedCapacity {
         Ok(answers?.into_iter().reduce(|a, b| &a & &b).unwrap_or_default())
     }
 
-    async fn raise(&self, pool: &Pool, from: u32, to: u32) -> Result<(), CapacityError> {
-        self.of(pool)?.raise(pool, from, to).await
+    async fn raise(&self, pool: &Pool, from: u32, to: u32, gang: u32) -> Result<(), CapacityError> {
+        self.of(pool)?.raise(pool, from, to, gang).await
     }
 
     async fn terminate(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError> {

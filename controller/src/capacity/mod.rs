@@ -4,8 +4,13 @@
 //! call ends within [`CALL_LIMIT`], whatever the provider does.
 
 pub mod asg;
+mod cluster;
+mod ec2;
+pub mod fleet;
 pub mod local;
 pub mod mixed;
+pub mod scale;
+pub mod workers;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -127,12 +132,12 @@ pub trait Capacity: Send + Sync {
     ) -> Result<BTreeSet<InstanceId>, CapacityError>;
 
     /// Asks for `to` nodes in all, where `from` were asked for when the decision was made. Never
-    /// lowers.
+    /// lowers. Where the provider can, it brings the `gang` nodes of a replica whole or not at all.
     ///
     /// # Errors
     /// The pool is at another size by now, or the provider refused or did not answer; what then
     /// holds is read at the next tick.
-    async fn raise(&self, pool: &Pool, from: u32, to: u32) -> Result<(), CapacityError>;
+    async fn raise(&self, pool: &Pool, from: u32, to: u32, gang: u32) -> Result<(), CapacityError>;
 
     /// Terminates exactly these instances and asks for as many fewer. Repeating it is harmless.
     ///

@@ -193,10 +193,13 @@ impl<'a> Instances<'a> {
         found
     }
 
-    /// The instance by the agent's word; by the node's name when the agent does not know.
+    /// The instance by the agent's word, when a pool shows it. Else what a pool shows on the node:
+    /// where instances are pods, the agent cannot know its own.
     fn of_node(&self, record: &NodeRecord) -> Option<InstanceId> {
         let told = record.instance_id.clone().map(InstanceId);
-        told.or_else(|| self.by_node.get(&record.node).map(|id| (*id).clone()))
+        let shown = told.clone().filter(|id| self.by_id.contains_key(id.0.as_str()));
+        let by_node = || self.by_node.get(&record.node).map(|id| (*id).clone());
+        shown.or_else(by_node).or(told)
     }
 
     /// The pool of all nodes that a pool shows; `None` when there are several or none.

@@ -51,6 +51,8 @@ pub struct PoolSize {
     pub floor: u32,
     /// What is there.
     pub instances: Vec<InstanceView>,
+    /// What its provider has to remark, in words.
+    pub remarks: Vec<String>,
 }
 
 impl PoolSize {

@@ -6,7 +6,8 @@
 use super::{FleetPolicy, Pool, Provider, ProviderKind, ScaledKind};
 
 /// Providers that `ebbtide controller` has.
-const BUILT: &[ProviderKind] = &[ProviderKind::Asg];
+const BUILT: &[ProviderKind] =
+    &[ProviderKind::Asg, ProviderKind::Fleet, ProviderKind::Scale, ProviderKind::Workers];
 
 impl FleetPolicy {
     /// Why the controller of this version cannot size the rollouts of this policy; empty when it

@@ -61,7 +61,7 @@ pub enum DrainState {
     Draining,
     /// Nothing is held, no stream is open.
     Drained,
-    /// The controller terminates the instances; it cannot be cancelled any more.
+    /// The controller terminates the instances; nobody but the controller can cancel it any more.
     Terminating,
     /// Taken back; the replica works on.
     Cancelled,
@@ -212,12 +212,14 @@ pub struct DrainProgress {
 
 impl DrainProgress {
     /// What holds after this report, or `None` when it is refused: another request, an older
-    /// generation, a step backwards, or a cancellation after `terminating`.
+    /// generation, a step backwards, or a cancellation after `terminating` by anybody but the leader,
+    /// who alone knows that what was terminated is gone and the nodes stay.
     pub fn merge(&self, before: &DrainRecord) -> Option<DrainRecord> {
         let is_same = before.request_id == self.request_id;
         let is_outdated = self.generation != 0 && self.generation < before.generation;
         let is_forward = match (before.state, self.state) {
-            (DrainState::Cancelled | DrainState::Terminating, _) => false,
+            (DrainState::Cancelled, _) => false,
+            (DrainState::Terminating, to) => to == DrainState::Cancelled && self.generation != 0,
             (_, DrainState::Cancelled) => true,
             (from, to) => to > from,
         };

@@ -190,6 +190,11 @@ async fn drain_goes_forward_only_and_reports_name_their_request(world: World) {
     for state in [DrainState::Draining, DrainState::Cancelled] {
         assert_eq!(report(&world, "a", 0, state).await.state, DrainState::Terminating);
     }
+    // Only a leader knows that what was terminated is gone, and the nodes stay.
+    let back = report(&world, "a", 1, DrainState::Drained).await;
+    assert_eq!(back.state, DrainState::Terminating);
+    let over = report(&world, "a", 1, DrainState::Cancelled).await;
+    assert_eq!(over.state, DrainState::Cancelled);
 }
 
 async fn cancelled_drain_can_be_asked_for_again(world: World) {

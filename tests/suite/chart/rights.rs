@@ -1,6 +1,6 @@
 //! What the accounts of a release may do: what the code does, and nothing else.
 
-use ebbtide_harness::{ControlPlane, Error, require};
+use ebbtide_harness::{ControlPlane, Error, LwsController, require};
 
 use super::release::{AGENT, CONTROLLER, LEASE, RUN, Release};
 
@@ -86,6 +86,53 @@ async fn controller_that_follows_a_resource_may_read_it_and_answer_in_its_status
     }
     let policy = release.admin().get(&["fleetpolicy", RUN, "--namespace", own]).await.unwrap();
     assert_eq!(policy["spec"]["rollout"]["pools"][0], "spot-a", "as it was given: {policy}");
+    release.close().await;
+}
+
+#[tokio::test]
+async fn controller_may_size_what_its_policy_names_and_no_more() {
+    let cluster = require!(ControlPlane::shared().await);
+    require!(LwsController::start(&cluster).await);
+    let release = require!(Release::new(cluster, "chart-sizing").await);
+    let policy = |pools: &str| {
+        let policy = format!(
+            "apiVersion: ebbtide.dev/v1alpha1\nkind: FleetPolicy\nmetadata: {{name: grpo-async}}\n\
+             spec: {{trainer: {{groupsPerStep: 4, groupSize: 1}}, rollout: {{maxReplicas: 2, \
+             pools: [a]}}, pools: [{pools}]}}\n"
+        );
+        release.file("policy.yaml", &policy)
+    };
+    let questions = [
+        "update deployments.apps --subresource=scale",
+        "patch pods",
+        "update statefulsets.apps --subresource=scale",
+        "update leaderworkersets.leaderworkerset.x-k8s.io --subresource=scale",
+        "create leaderworkersets.leaderworkerset.x-k8s.io",
+        "delete leaderworkersets.leaderworkerset.x-k8s.io",
+        "update leaderworkersets.leaderworkerset.x-k8s.io",
+        "update deployments.apps",
+    ];
+    let pool = |own: &str| format!("{{name: a, market: spot, maxNodes: 2, {own}}}");
+    let scale = |kind: &str| pool(&format!("provider: scale, scale: {{kind: {kind}, name: ep}}"));
+    let table = [
+        (scale("Deployment"), &[0, 1][..]),
+        (scale("StatefulSet"), &[2]),
+        (scale("LeaderWorkerSet"), &[3]),
+        (pool("provider: workers, workers: {template: ep}"), &[4, 5]),
+    ];
+    for (number, (pools, allowed)) in table.iter().enumerate() {
+        let option = format!("policy={}", policy(pools));
+        let options = ["--set-file", option.as_str()];
+        if number == 0 {
+            release.install(&options).await;
+        } else {
+            release.upgrade(&options).await;
+        }
+        for (place, question) in questions.iter().enumerate() {
+            let answer = is_allowed(&release, CONTROLLER, release.name(), question).await;
+            assert_eq!(answer, allowed.contains(&place), "{pools}: {question}");
+        }
+    }
     release.close().await;
 }
 

@@ -1,14 +1,15 @@
 //! From AWS's replies to what sizing reads. Pure.
 
 use aws_sdk_autoscaling::types::{Activity, AutoScalingGroup, ScalingActivityStatusCode};
-use aws_sdk_ec2::types::{Instance, InstanceLifecycleType, InstanceStateName};
+use aws_sdk_ec2::types::Instance;
 use ebbtide_core::observation::{
     Activities, FailureKind, InstanceId, InstanceState, InstanceView, LaunchFailure, PoolSize,
 };
-use ebbtide_core::policy::Market;
 use ebbtide_core::time::UnixMillis;
 
 use super::Machine;
+use super::remarks::{launches_nothing, remarks};
+use crate::capacity::ec2::{market_of, node_of};
 
 pub(super) fn desired(group: &AutoScalingGroup) -> u32 {
     group.desired_capacity().and_then(|nodes| u32::try_from(nodes).ok()).unwrap_or(0)
@@ -25,11 +26,14 @@ pub(super) fn pool_size(group: &AutoScalingGroup) -> PoolSize {
             ..InstanceView::new(id, state)
         })
     });
+    let most = group.max_size().and_then(|nodes| u32::try_from(nodes).ok());
     PoolSize {
         desired: desired(group),
-        limit: group.max_size().and_then(|nodes| u32::try_from(nodes).ok()),
+        // Where nothing is launched, more could be asked for, and would be waited for.
+        limit: if launches_nothing(group) { Some(desired(group)) } else { most },
         floor: group.min_size().and_then(|nodes| u32::try_from(nodes).ok()).unwrap_or(0),
         instances: instances.collect(),
+        remarks: remarks(group),
     }
 }
 
@@ -63,18 +67,10 @@ pub(super) fn activities(activities: &[Activity]) -> Activities {
     }
 }
 
-/// The node that an instance becomes: EKS names nodes by their private DNS name.
+/// What EC2 says about an instance.
 pub(super) fn machine(instance: &Instance) -> Option<(InstanceId, Machine)> {
     let id = InstanceId(instance.instance_id()?.to_owned());
-    let node = instance.private_dns_name().filter(|name| !name.is_empty());
-    let is_spot = instance.instance_lifecycle() == Some(&InstanceLifecycleType::Spot);
-    let market = if is_spot { Market::Spot } else { Market::OnDemand };
-    Some((id, Machine { node: node.and_then(|name| name.parse().ok()), market }))
-}
-
-pub(super) fn is_terminated(instance: &Instance) -> bool {
-    let state = instance.state().and_then(|state| state.name());
-    state == Some(&InstanceStateName::Terminated)
+    Some((id, Machine { node: node_of(instance), market: market_of(instance) }))
 }
 
 /// Whether AWS refused because the instance is no part of a group any more.

@@ -45,7 +45,7 @@ async fn states(provider: &LocalCapacity) -> Vec<InstanceState> {
 #[tokio::test(start_paused = true)]
 async fn node_takes_its_start_time() {
     let provider = provider(0, 8);
-    provider.raise(&policy_pool(), 0, 1).await.expect("room");
+    provider.raise(&policy_pool(), 0, 1, 1).await.expect("room");
     assert_eq!(states(&provider).await, [InstanceState::Pending]);
     let began_at = Instant::now();
     let order = provider.next_order().await;
@@ -57,7 +57,7 @@ async fn node_takes_its_start_time() {
 #[tokio::test(start_paused = true)]
 async fn raise_from_another_size_is_refused() {
     let provider = provider(2, 8);
-    let refused = provider.raise(&policy_pool(), 1, 3).await.expect_err("it is at 2");
+    let refused = provider.raise(&policy_pool(), 1, 3, 1).await.expect_err("it is at 2");
     assert!(refused.is_retriable(), "{refused}");
     assert!(refused.to_string().contains("at 1 nodes to be raised, got 2"), "{refused}");
 }
@@ -87,7 +87,7 @@ async fn lost_node_is_replaced_by_another() {
 #[tokio::test(start_paused = true)]
 async fn pool_without_machines_fails_until_there_are_some() {
     let provider = provider(0, 1);
-    provider.raise(&policy_pool(), 0, 2).await.expect("room");
+    provider.raise(&policy_pool(), 0, 2, 1).await.expect("room");
     let view = look(&provider).await;
     let failures = &view.activities.known().expect("local").failures;
     assert_eq!(failures.len(), 1);

@@ -37,7 +37,7 @@ impl Capacity for Played {
         Ok(instances.iter().filter(|other| **other != id(name)).cloned().collect())
     }
 
-    async fn raise(&self, _: &Pool, _: u32, _: u32) -> Result<(), CapacityError> {
+    async fn raise(&self, _: &Pool, _: u32, _: u32, _: u32) -> Result<(), CapacityError> {
         self.knows.map(drop).ok_or_else(away)
     }
 
@@ -111,8 +111,8 @@ async fn writes_go_to_the_provider_of_the_pool_alone() {
         .with(ProviderKind::Local, local())
         .with(ProviderKind::Scale, Played { knows: None });
     let [set, here, groups] = pools();
-    mixed.raise(&here, 2, 3).await.expect("it has room");
-    assert!(mixed.raise(&set, 2, 3).await.expect_err("it is away").is_retriable());
+    mixed.raise(&here, 2, 3, 1).await.expect("it has room");
+    assert!(mixed.raise(&set, 2, 3, 1).await.expect_err("it is away").is_retriable());
     assert!(!mixed.terminate(&groups, &[]).await.expect_err("nobody serves it").is_retriable());
     let views = mixed.observe(&[&here]).await;
     assert_eq!(views[0].size.known().map(|size| size.desired), Some(3));

@@ -72,6 +72,10 @@ fn replicas_of_several_nodes_need_a_provider_that_adds_them_whole() {
     let expected = "pool b adds single nodes (provider asg), and spec.rollout.nodesPerReplica is \
                     2: take provider fleet, workers, or scale of a LeaderWorkerSet";
     assert_eq!(refused(asg), expected);
+    let set = |kind| format!("provider: scale, scale: {{ kind: {kind}, name: ep }}");
+    assert!(refused(&set("StatefulSet")).contains("a StatefulSet"));
+    assert_eq!(refused(&set("LeaderWorkerSet")), "");
+    assert_eq!(refused("provider: workers, workers: { template: ep }"), "");
     assert!(refused("provider: local").contains("must have provider asg"));
 }
 

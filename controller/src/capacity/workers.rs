@@ -1,0 +1,182 @@
+//! The `workers` provider: one LeaderWorkerSet of one group for each replica, made from a template.
+//!
+//! The template is a LeaderWorkerSet of no replicas that the policy names. Its copies are named after
+//! it with the lowest free numbers, so that a call that is repeated, or made by two leaders, finds
+//! its copy there already. They belong to the template and go with it. A copy is deleted only when
+//! the pod that leads its group was named, whoever else is in it: with that pod the engine answers.
+
+mod copies;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ebbtide_core::observation::{InstanceId, InstanceView, PoolSize, PoolView, Signal};
+use ebbtide_core::policy::{Pool, Provider, WorkersTemplate};
+use kube::Client;
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams, PropagationPolicy};
+
+use super::cluster::pod::{SeenPod, in_the_way};
+use super::cluster::{Cluster, Waiting, is_absent, is_taken, leader_worker_sets, within};
+use super::scale::UNSCHEDULABLE_LIMIT;
+use super::{Capacity, CapacityError};
+use copies::{Copies, TEMPLATE_LABEL};
+
+/// Copies of templates in one cluster.
+pub struct WorkersCapacity {
+    cluster: Cluster,
+    waiting: Waiting,
+}
+
+impl WorkersCapacity {
+    /// Templates behind this client, in `namespace` where the policy names none. Nothing is asked
+    /// yet.
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self::with_patience(client, namespace, UNSCHEDULABLE_LIMIT)
+    }
+
+    /// The same with another limit for pods that no node can take.
+    pub fn with_patience(client: Client, namespace: &str, patience: Duration) -> Self {
+        Self { cluster: Cluster::new(client, namespace), waiting: Waiting::new(patience) }
+    }
+
+    fn sets(&self, workers: &WorkersTemplate) -> kube::Api<DynamicObject> {
+        self.cluster.objects(&leader_worker_sets(), space(workers))
+    }
+
+    async fn read(&self, workers: &WorkersTemplate) -> Result<Copies, CapacityError> {
+        let sets = self.sets(workers);
+        let template = within("get of the template", sets.get(workers.template.as_str())).await?;
+        let list = ListParams::default();
+        let all = within("list of LeaderWorkerSets", sets.list(&list)).await?;
+        Copies::read(template, all.items)
+    }
+
+    async fn pods(&self, workers: &WorkersTemplate) -> Result<Vec<SeenPod>, CapacityError> {
+        let selector = format!("{TEMPLATE_LABEL}={}", workers.template);
+        self.cluster.seen_pods(space(workers), &selector).await
+    }
+
+    async fn look(&self, pool: &Pool) -> Result<PoolView, CapacityError> {
+        let workers = template_of(pool)?;
+        let copies = match self.read(workers).await {
+            Err(error) if is_absent(&error) => {
+                let why = format!("there is no LeaderWorkerSet {}", workers.template);
+                return Ok(PoolView::unread(pool.name.clone(), why));
+            }
+            read => read?,
+        };
+        let pods = self.pods(workers).await?;
+        let instances = pods.iter().filter_map(|pod| {
+            let set = pod.set.clone()?;
+            let instance = pod.instance(!copies.stays(&set))?;
+            Some(InstanceView { group: Some(set), ..instance })
+        });
+        let instances = instances.collect();
+        let size = PoolSize { desired: copies.nodes(), instances, ..PoolSize::default() };
+        let activities = self.waiting.look(pool.name.as_str(), &pods);
+        let (size, activities) = (Signal::fresh(size), Signal::fresh(activities));
+        Ok(PoolView { name: pool.name.clone(), size, activities })
+    }
+}
+
+fn space(workers: &WorkersTemplate) -> Option<&str> {
+    workers.namespace.as_ref().map(|namespace| namespace.as_str())
+}
+
+fn template_of(pool: &Pool) -> Result<&WorkersTemplate, CapacityError> {
+    match &pool.provider {
+        Provider::Workers(workers) => Ok(workers),
+        _ => Err(CapacityError::Foreign { pool: pool.name.to_string() }),
+    }
+}
+
+/// The sets that may go, of those of which a pod is named.
+///
+/// # Errors
+/// A pod that leads such a set was not named.
+fn sets_to_delete(
+    pods: &[SeenPod],
+    instances: &[InstanceId],
+) -> Result<BTreeSet<String>, CapacityError> {
+    let ids: BTreeSet<&InstanceId> = instances.iter().collect();
+    let counted = || pods.iter().filter(|pod| pod.counts());
+    let named: BTreeSet<&str> =
+        counted().filter(|pod| ids.contains(&pod.id())).map(|pod| pod.uid.as_str()).collect();
+    let mut groups = BTreeMap::<&str, Vec<&SeenPod>>::new();
+    for pod in counted() {
+        groups.entry(pod.set.as_deref().unwrap_or_default()).or_default().push(pod);
+    }
+    groups.retain(|_, own| own.iter().any(|pod| named.contains(pod.uid.as_str())));
+    if let Some(pod) = groups.values().find_map(|own| in_the_way(own, &named)) {
+        return Err(CapacityError::Refused {
+            what: "deletion of a LeaderWorkerSet".to_owned(),
+            code: "NotNamed".to_owned(),
+            message: format!("pod {} would go with it, and was not named", pod.name),
+        });
+    }
+    Ok(groups.into_keys().map(str::to_owned).collect())
+}
+
+#[async_trait]
+impl Capacity for WorkersCapacity {
+    async fn observe(&self, pools: &[&Pool]) -> Vec<PoolView> {
+        let looks = pools.iter().map(async |pool| {
+            let look = self.look(pool).await;
+            look.unwrap_or_else(|error| PoolView::unread(pool.name.clone(), error.to_string()))
+        });
+        futures::future::join_all(looks).await
+    }
+
+    async fn find_gone(
+        &self,
+        _: &[&Pool],
+        instances: &[InstanceId],
+    ) -> Result<BTreeSet<InstanceId>, CapacityError> {
+        self.cluster.find_gone(instances).await
+    }
+
+    async fn raise(&self, pool: &Pool, from: u32, to: u32, _: u32) -> Result<(), CapacityError> {
+        let workers = template_of(pool)?;
+        let copies = self.read(workers).await?;
+        if copies.nodes() != from || to <= from {
+            let (pool, got) = (pool.name.to_string(), copies.nodes());
+            return Err(CapacityError::Moved { pool, expected: from, got });
+        }
+        let sets = self.sets(workers);
+        for copy in copies.next(to - from)? {
+            let parameters = PostParams::default();
+            let created = sets.create(&parameters, &copy);
+            match within("creation of a LeaderWorkerSet", created).await {
+                // Another call has made it, whose reply was lost or who leads now.
+                Err(error) if is_taken(&error) => {}
+                created => drop(created?),
+            }
+        }
+        Ok(())
+    }
+
+    async fn terminate(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError> {
+        let workers = template_of(pool)?;
+        let copies = self.read(workers).await?;
+        let pods = self.pods(workers).await?;
+        let sets = self.sets(workers);
+        for name in sets_to_delete(&pods, instances)? {
+            let Some(uid) = copies.uid_of(&name) else { continue };
+            // In the foreground: the name is free again only once its pods are gone.
+            let parameters = DeleteParams {
+                propagation_policy: Some(PropagationPolicy::Foreground),
+                ..DeleteParams::default()
+            };
+            let parameters = parameters.preconditions(kube::api::Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            });
+            match within("deletion of a LeaderWorkerSet", sets.delete(&name, &parameters)).await {
+                Err(error) if is_absent(&error) => {}
+                deleted => drop(deleted?),
+            }
+        }
+        Ok(())
+    }
+}

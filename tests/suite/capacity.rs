@@ -1,0 +1,14 @@
+//! Capacity providers on the real parts that they work through.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `scale`, `workers` | the real API server, and the real controllers of what is scaled |
+//! | `asg`, `fleet` | moto, behind `faulty_aws` |
+//! | `world`, `faulty_aws` | the fixtures |
+
+mod asg;
+mod faulty_aws;
+mod fleet;
+mod scale;
+mod workers;
+mod world;

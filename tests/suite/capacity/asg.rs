@@ -1,0 +1,97 @@
+//! Provider `asg` on moto, with AWS's own ways in front of it.
+
+use std::sync::Arc;
+
+use ebbtide_controller::capacity::asg::AsgCapacity;
+use ebbtide_controller::capacity::{Capacity, CapacityError};
+use ebbtide_controller::metrics::Metrics;
+use ebbtide_core::observation::InstanceId;
+use ebbtide_core::policy::Pool;
+use ebbtide_harness::{Moto, require};
+
+use super::faulty_aws::{Fault, FaultyAws};
+use super::world::{look, pool};
+use crate::aws::Group;
+
+struct World<'a> {
+    aws: FaultyAws,
+    group: Group<'a>,
+    capacity: Arc<dyn Capacity>,
+    pool: Pool,
+}
+
+impl<'a> World<'a> {
+    /// A group of `desired` instances, at most 5.
+    async fn start(moto: &'a Moto, desired: u32) -> Self {
+        let group = Group::create(moto, "rollout", desired, 5).await;
+        let aws = FaultyAws::start(moto).await;
+        let calls = Metrics::new().unwrap().api_calls;
+        let capacity: Arc<dyn Capacity> = Arc::new(AsgCapacity::new(&aws.config().await, calls));
+        let pool = pool("provider: asg, autoScalingGroup: rollout, instanceType: p5en.48xlarge");
+        Self { aws, group, capacity, pool }
+    }
+}
+
+#[tokio::test]
+async fn throttled_and_contended_calls_are_made_again_and_nothing_is_done_twice() {
+    let moto = require!(Moto::start().await);
+    let world = World::start(&moto, 1).await;
+    world.aws.fail("SetDesiredCapacity", Fault::Refused("Throttling"), 2);
+    world.capacity.raise(&world.pool, 1, 3, 1).await.unwrap();
+    assert_eq!((world.aws.calls("SetDesiredCapacity"), world.group.desired().await), (3, 3));
+    let terminate = "TerminateInstanceInAutoScalingGroup";
+    let victim = InstanceId(world.group.instances().await[1].clone());
+    for code in ["ScalingActivityInProgress", "ResourceContention"] {
+        world.aws.fail(terminate, Fault::Refused(code), 100);
+        let named = std::slice::from_ref(&victim);
+        let refused = world.capacity.terminate(&world.pool, named).await.unwrap_err();
+        assert!(refused.is_retriable(), "{refused}");
+        assert_eq!(world.group.desired().await, 3);
+    }
+    world.aws.fail(terminate, Fault::Refused("ScalingActivityInProgress"), 1);
+    world.capacity.terminate(&world.pool, &[victim.clone()]).await.unwrap();
+    let left = world.group.instances().await;
+    assert!(left.len() == 2 && !left.contains(&victim.0), "{left:?}");
+}
+
+#[tokio::test]
+async fn lost_answers_raise_and_terminate_once() {
+    let moto = require!(Moto::start().await);
+    let world = World::start(&moto, 2).await;
+    world.aws.fail("SetDesiredCapacity", Fault::ReplyLost, 1);
+    assert!(world.capacity.raise(&world.pool, 2, 4, 1).await.unwrap_err().is_retriable());
+    let moved = world.capacity.raise(&world.pool, 2, 4, 1).await.unwrap_err();
+    assert!(matches!(moved, CapacityError::Moved { got: 4, .. }), "{moved}");
+    assert_eq!(world.group.desired().await, 4);
+
+    let victim = InstanceId(world.group.instances().await[0].clone());
+    world.aws.fail("TerminateInstanceInAutoScalingGroup", Fault::ReplyLost, 1);
+    let named = std::slice::from_ref(&victim);
+    assert!(world.capacity.terminate(&world.pool, named).await.unwrap_err().is_retriable());
+    world.capacity.terminate(&world.pool, named).await.unwrap();
+    assert_eq!(world.group.instances().await.len(), 3, "nobody else went in its place");
+    assert_eq!(world.group.desired().await, 3);
+}
+
+#[tokio::test]
+async fn more_than_the_maximum_is_refused_and_nothing_is_launched() {
+    let moto = require!(Moto::start().await);
+    let world = World::start(&moto, 2).await;
+    let refused = world.capacity.raise(&world.pool, 2, 9, 1).await.unwrap_err();
+    assert!(refused.to_string().contains("above max value 5") && !refused.is_retriable());
+    assert_eq!(world.group.desired().await, 2);
+}
+
+#[tokio::test]
+async fn names_of_nodes_that_are_late_cost_no_size() {
+    let moto = require!(Moto::start().await);
+    let world = World::start(&moto, 2).await;
+    world.aws.fail("DescribeInstances", Fault::Refused("RequestLimitExceeded"), 100);
+    let view = look(&world.capacity, &world.pool).await;
+    let size = view.size.known().unwrap();
+    assert_eq!((size.desired, size.instances.len()), (2, 2));
+    assert!(size.instances.iter().all(|one| one.node.is_none()));
+    world.aws.fail("DescribeInstances", Fault::ReplyLost, 0);
+    let view = look(&world.capacity, &world.pool).await;
+    assert!(view.size.known().unwrap().instances.iter().all(|one| one.node.is_some()));
+}
