@@ -147,9 +147,8 @@ spec:
                 name: pool_name(number).parse().expect("valid"),
                 size: Signal::fresh(PoolSize {
                     desired: end - begin,
-                    limit: None,
-                    floor: 0,
                     instances,
+                    ..PoolSize::default()
                 }),
                 activities: Signal::fresh(Activities::default()),
             }
@@ -187,7 +186,13 @@ impl Capacity for StandingPools {
         Ok(BTreeSet::new())
     }
 
-    async fn raise(&self, _pool: &Pool, _from: u32, _to: u32) -> Result<(), CapacityError> {
+    async fn raise(
+        &self,
+        _pool: &Pool,
+        _from: u32,
+        _to: u32,
+        _gang: u32,
+    ) -> Result<(), CapacityError> {
         Ok(())
     }
 

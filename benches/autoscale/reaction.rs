@@ -110,7 +110,13 @@ impl Capacity for EmptyPools {
         Ok(BTreeSet::new())
     }
 
-    async fn raise(&self, _pool: &Pool, _from: u32, _to: u32) -> Result<(), CapacityError> {
+    async fn raise(
+        &self,
+        _pool: &Pool,
+        _from: u32,
+        _to: u32,
+        _gang: u32,
+    ) -> Result<(), CapacityError> {
         self.called.notify_one();
         Ok(())
     }
