@@ -76,8 +76,8 @@ impl Metrics {
             ),
             drain_duration: histogram(
                 "ebbtide_drain_duration_seconds",
-                "Time from the beginning of a drain until nothing is held and no stream is open, or \
-                 until its deadline has passed over what is.",
+                "Time from the beginning of a drain until nothing is held and no stream is \
+                 open, or until its deadline has passed over what is.",
                 &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 110.0, 300.0, 600.0],
             ),
             handed_back: handed_back.collect(),
