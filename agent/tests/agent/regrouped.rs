@@ -140,6 +140,47 @@ async fn lost_node_whose_old_pod_is_still_on_its_way_out_leaves_the_new_group_al
     assert!(world.marks.node(&lost.name).is_cordoned, "it still goes");
 }
 
+/// The same of nodes that stay: the end of a pod is a reason to hand back, not one for others.
+#[tokio::test(flavor = "multi_thread")]
+async fn survivors_whose_old_pods_are_still_on_their_way_out_leave_the_new_group_alone() {
+    let world = World::new();
+    let [leader, lost, survivor] = start_group(&world).await;
+    let spares = ["n3", "n4", "n5"].map(|name| start_node(&world, name));
+    lost.announce(60);
+    until_drained(&world).await;
+    for node in [&leader, &survivor] {
+        node.wait_until(|agent| agent.state() == NodeState::Drained).await;
+    }
+    let grace = Duration::from_secs(30);
+    for uid in ["old-0", "old-2"] {
+        world.pods.terminate(uid, Termination { by: wall_clock_now().plus(grace), grace });
+    }
+    world.pods.remove("old-1");
+    for (index, node) in (0..).zip(&spares) {
+        world.pods.bind(&node.name, engine_pod(0, index, &format!("new-{index}")));
+    }
+    for (node, own) in [(&leader, "n0"), (&survivor, "n2")] {
+        until_node(&world, node, |record| record.replica.as_str() == own).await;
+    }
+    for uid in ["old-0", "old-2"] {
+        world.pods.remove(uid);
+    }
+    for (node, replica) in [(&leader, "n0"), (&survivor, "n2")] {
+        let is_back = |record: &NodeRecord| record.state == NodeState::Ready;
+        until_node(&world, node, |record| is_back(record) && record.replica.as_str() == replica)
+            .await;
+    }
+    for node in &spares {
+        until_node(&world, node, |record| {
+            record.replica.as_str() == "ep-0" && record.state == NodeState::Ready
+        })
+        .await;
+    }
+    let drains = world.queue.view().await.unwrap().drains;
+    let of_group = drains.iter().find(|drain| drain.replica.as_str() == "ep-0").unwrap();
+    assert_eq!((of_group.reason, of_group.state), (DrainReason::Notice, DrainState::Cancelled));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn survivor_that_gets_an_engine_of_another_group_works_for_that_one() {
     let world = World::new();
