@@ -1,8 +1,8 @@
 //! EP groups that lack a node.
 //!
 //! Such a group serves nothing and counts as no capacity. Its pool completes it, with one node;
-//! when that takes longer than `rollout.gangTimeout` the nodes that are left are released: a whole group
-//! is ordered elsewhere, and waiting nodes cost as much as working ones.
+//! when that takes longer than `rollout.gangTimeout` the nodes that are left are released: a whole
+//! group is ordered elsewhere, and waiting nodes cost as much as working ones.
 
 use std::collections::BTreeMap;
 

@@ -74,7 +74,7 @@ struct Sizes {
 
 /// What is needed, and how urgently.
 struct Need {
-    /// Replicas that run or will, those on their way out left out.
+    /// Replicas that run or will and stay.
     running: u32,
     /// How many of these run only until a swap is over.
     surge: u32,
@@ -110,7 +110,7 @@ pub fn plan_scale(
     note_launches(&look, observation, &memory, &mut reasons);
     memory.desired = need.sizes.desired;
     ScalePlan {
-        running: Some(need.running),
+        running: Some(need.running.saturating_add(census.running_ending())),
         wish: Some(need.wish),
         desired: Some(need.sizes.desired),
         bottleneck: look.bottleneck,
@@ -120,8 +120,8 @@ pub fn plan_scale(
     }
 }
 
-/// Judges what is needed, by demand and deadline, once it has been wanted for long enough, and as far
-/// as nothing else limits the run.
+/// Judges what is needed, by demand and deadline, once it has been wanted for long enough, and as
+/// far as nothing else limits the run.
 fn judge_need(
     look: &Look,
     observation: &Observation,

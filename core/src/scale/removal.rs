@@ -1,8 +1,8 @@
 //! The order in which the instances of a pool can go.
 //!
 //! Some providers cannot be told whom to take: a StatefulSet gives up its highest ordinal, whatever
-//! runs there. So there a replica can be asked to drain only when everything that would go before it
-//! goes as well.
+//! runs there. So there a replica can be asked to drain only when everything that would go before
+//! it goes as well.
 
 use std::collections::BTreeMap;
 

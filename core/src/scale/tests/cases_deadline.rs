@@ -158,8 +158,8 @@ fn deadline_that_cannot_be_met_is_called_infeasible() {
     assert!(!said.contains("Infeasible"), "{said}");
 }
 
-/// Strictly on-policy: a step of 320 samples occupies 20 replicas; the pace asks for 9 of them, with
-/// which an update takes 200 s of training and 167 s of rollouts. Two starts take 4000 s.
+/// Strictly on-policy: a step of 320 samples occupies 20 replicas; the pace asks for 9 of them,
+/// with which an update takes 200 s of training and 167 s of rollouts. Two starts take 4000 s.
 fn serial_race(updates: u32, time: Duration) -> Race {
     let mut world = World::new().with_bounds(1, 30);
     world.terms.group_size = 40;

@@ -10,12 +10,12 @@ use crate::time::UnixMillis;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-const BLOCK: usize = 0;
+pub(super) const BLOCK: usize = 0;
 
 /// A Capacity Block of four nodes before on-demand nodes; it ends that long after now. Its
 /// replicas drain 42 minutes before that: EC2 takes the last 30, a drain may take ten, and two are
 /// for terminating. A start takes two minutes.
-fn block_world(ends_in: Duration) -> World {
+pub(super) fn block_world(ends_in: Duration) -> World {
     let pools = [("block", Market::OnDemand), ("on-demand", Market::OnDemand)];
     let mut world = World::of_pools(&pools).with_work(64, 0, 0).with_bounds(1, 4);
     world.terms.pools[BLOCK].max_nodes = 4;

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use super::cases_reserved::{BLOCK, block_world};
 use super::world::{SPOT, World};
 use crate::observation::{FailureKind, Signal};
+use crate::policy::UpdateDeadline;
+use crate::scale::BudgetTerms;
 use crate::time::UnixMillis;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -84,6 +87,44 @@ fn measured_pace_sizes_the_fleet() {
     assert!(
         text.contains("because: pace of 19s933ms per update and 1m14s750ms per sample asks for 8"),
         "{text}"
+    );
+}
+
+#[test]
+fn reservation_that_ends_says_what_becomes_of_its_replicas() {
+    let mut world = block_world(SECOND * 44 * 60).with_replicas(BLOCK, &[16; 4]);
+    assert_eq!(
+        world.plan().to_string(),
+        "replicas: 4 run, 4 desired\n\
+         do: raise pool on-demand from 0 to 4\n\
+         because: 64 units of work, 128 of use in time, occupy 4\n\
+         because: buffer holds 0 groups, below its target of 8\n\
+         because: pace is not measured yet\n\
+         because: cr-0a ends: nothing more is ordered in pool block, its replicas drain in 2m\n"
+    );
+}
+
+#[test]
+fn late_run_says_what_it_buys_and_what_it_cannot_pay() {
+    let mut world = World::new().with_work(400, 0, 0).with_prices(100.0, 20.0, 60.0);
+    let by = world.seen.now.plus(SECOND * 6000);
+    world.terms.deadline = Some(UpdateDeadline { updates: 100, by });
+    world.terms.budget =
+        Some(BudgetTerms { dollars_per_hour: 290.0, others_dollars_per_hour: Some(100.0) });
+    world.terms.pools[SPOT].max_nodes = 4;
+    let mut world = world.with_replicas(SPOT, &[16; 4]);
+    world.plan();
+    world.pass(SECOND * 660);
+    assert_eq!(
+        world.plan().to_string(),
+        "replicas: 4 run, 8 desired\n\
+         do: raise pool on-demand from 0 to 1\n\
+         because: 400 units of work, 128 of use in time, occupy 8\n\
+         because: buffer holds 0 groups, below its target of 8\n\
+         because: pace is not measured yet\n\
+         because: 0 updates are done and 11 should be, to be ready by 1970-01-12T15:26:40Z: \
+         on-demand is bought whatever it costs\n\
+         because: the budget leaves 50.00 dollars per hour: no more is paid\n"
     );
 }
 

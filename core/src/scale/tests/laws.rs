@@ -142,7 +142,13 @@ proptest! {
                 matches!(reason, Reason::Capacity(CapacityReason::Swap { step, .. })
                     if steps.contains(step))
             };
-            let most = max + u32::from(plan.reasons.iter().any(is_swap));
+            let ends = |reason: &Reason| {
+                matches!(reason, Reason::Capacity(CapacityReason::ReservationEnds { .. }))
+            };
+            let mut most = max + u32::from(plan.reasons.iter().any(is_swap));
+            if plan.reasons.iter().any(ends) {
+                most += world.size_mut(ON_DEMAND).desired;
+            }
             prop_assert!(added == 0 || running + added <= most, "{plan}");
             prop_assert!(added <= world.terms.max_changes_per_tick, "{plan}");
             world.pass(Duration::from_secs(30));
