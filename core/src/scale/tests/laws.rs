@@ -253,7 +253,7 @@ proptest! {
 
     #[test]
     fn fleet_that_is_too_dear_shrinks_to_its_budget_or_its_minimum(mut world in known_world()) {
-        prop_assume!(world.terms.budget.is_some());
+        let Some(budget) = world.terms.budget else { return Ok(()) };
         quieten(&mut world);
         for _ in 0..60 {
             let plan = world.plan();
@@ -262,7 +262,6 @@ proptest! {
         }
         let ids = world.replicas().iter().filter(|replica| replica.drain.is_none()).count();
         let minimum = usize::try_from(world.terms.min_replicas).expect("few");
-        let budget = world.terms.budget.expect("set");
         // What was asked for and does not come costs nothing.
         for pool in [SPOT, ON_DEMAND] {
             world.size_mut(pool).desired = 0;
@@ -277,7 +276,9 @@ proptest! {
             return Ok(());
         };
         // Longer than a drain may take, and the time to terminate.
-        prop_assume!(reservation.gone_by().remaining(world.seen.now) > Duration::from_mins(12));
+        if reservation.gone_by().remaining(world.seen.now) < Duration::from_mins(13) {
+            return Ok(());
+        }
         quieten(&mut world);
         while world.seen.now < reservation.gone_by() {
             let plan = world.plan();
