@@ -96,7 +96,7 @@ impl Autoscaler {
     /// One turn of the loop.
     async fn turn(&mut self, mut past: Past) -> Past {
         let began_at = Instant::now();
-        let PolicyState { policy, problem, generation } = self.policy.borrow().clone();
+        let PolicyState { policy, problem, unread, generation } = self.policy.borrow().clone();
         past.ticks += 1;
 
         let watched_since = *past.watched_since.get_or_insert(began_at);
@@ -142,6 +142,7 @@ impl Autoscaler {
             held,
             problems,
             policy_problem: problem,
+            policy_unread: unread,
             policy_generation: generation,
         };
         self.tell(report, outcomes, &mut past).await;
@@ -309,7 +310,7 @@ impl Autoscaler {
             problems,
             pool_remarks,
             event_problems: Vec::new(),
-            policy_problem,
+            policy_problem: report.policy_unread.or(policy_problem),
             policy_generation,
             scale_decisions: past.scale_decisions,
             last_decision: past.last_decision.clone(),
@@ -335,6 +336,7 @@ struct Report<'a> {
     held: Option<Held>,
     problems: Vec<String>,
     policy_problem: Option<String>,
+    policy_unread: Option<String>,
     policy_generation: Option<i64>,
 }
 

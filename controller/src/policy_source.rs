@@ -43,8 +43,10 @@ pub(crate) struct PolicyText {
 pub struct PolicyState {
     /// The policy in force.
     pub policy: Arc<FleetPolicy>,
-    /// Why a newer text is not in force.
+    /// Why the newest text that was read is not in force.
     pub problem: Option<String>,
+    /// Why no text could be read lately; that says nothing about the policy.
+    pub unread: Option<String>,
     /// The generation of the resource that was read last, in force or not.
     pub generation: Option<i64>,
 }
@@ -52,7 +54,7 @@ pub struct PolicyState {
 impl PolicyState {
     /// This policy, with nothing wrong.
     pub fn new(policy: FleetPolicy) -> Self {
-        Self { policy: Arc::new(policy), problem: None, generation: None }
+        Self { policy: Arc::new(policy), problem: None, unread: None, generation: None }
     }
 }
 
@@ -114,11 +116,19 @@ pub(crate) fn parse(text: &PolicyText) -> Result<FleetPolicy, String> {
 
 /// Puts a text into force when it is valid, belongs to the same run, and says something new.
 fn take_over(text: &Result<PolicyText, String>, state: &watch::Sender<PolicyState>) {
+    let text = match text {
+        Ok(text) => text,
+        Err(problem) => {
+            if state.borrow().unread.is_none() {
+                tracing::warn!(%problem, "policy cannot be read, what was read last counts");
+            }
+            state.send_modify(|state| state.unread = Some(problem.clone()));
+            return;
+        }
+    };
     let in_force = state.borrow().policy.clone();
-    // What could not be read says nothing about the generation.
-    let before = state.borrow().generation;
-    let generation = text.as_ref().map_or(before, |text| text.generation);
-    let outcome = text.as_ref().map_err(String::clone).and_then(parse).and_then(|policy| {
+    let generation = text.generation;
+    let outcome = parse(text).and_then(|policy| {
         if policy.run == in_force.run {
             return Ok(policy);
         }
@@ -132,12 +142,13 @@ fn take_over(text: &Result<PolicyText, String>, state: &watch::Sender<PolicyStat
             if is_new {
                 tracing::info!("policy changed");
             }
-            state.send_replace(PolicyState { policy, problem: None, generation });
+            state.send_replace(PolicyState { policy, problem: None, unread: None, generation });
         }
         Err(problem) => {
             tracing::error!(%problem, "policy is not valid, the last valid one stays");
             state.send_modify(|state| {
                 state.problem = Some(problem);
+                state.unread = None;
                 state.generation = generation;
             });
         }
@@ -185,9 +196,12 @@ spec:
         let of_two_nodes = text("run", 4).replace("maxReplicas", "nodesPerReplica: 2, maxReplicas");
         take_over(Ok(of_two_nodes));
         assert_eq!(max(), 6, "what cannot be run is not put into force");
+        let refused = problem();
         take_over(Err("no such file"));
-        assert_eq!(max(), 6);
+        assert_eq!((max(), problem()), (6, refused), "what was read last counts");
+        assert_eq!(seen.borrow().unread.as_deref(), Some("no such file"));
         take_over(Ok(text("run", 6)));
         assert_eq!((max(), problem()), (6, None), "the old text is well again");
+        assert_eq!(seen.borrow().unread, None);
     }
 }

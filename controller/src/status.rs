@@ -51,7 +51,8 @@ pub struct Snapshot {
     /// What hinders the handling of events and lifecycle actions, in words. Scaling goes on, so
     /// that a controller with such problems is ready.
     pub event_problems: Vec<String>,
-    /// What is wrong with the newest policy, while the last valid one stays in force.
+    /// What is wrong with the newest policy, while the last valid one stays in force, or why none
+    /// can be read.
     pub policy_problem: Option<String>,
     /// The generation of the custom resource that was read last.
     pub policy_generation: Option<i64>,

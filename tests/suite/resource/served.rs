@@ -1,5 +1,7 @@
 //! A controller that follows the resource: conditions come and go, a change is taken over.
 
+use std::path::Path;
+
 use ebbtide_core::time::UnixMillis;
 use ebbtide_harness::{ControlPlane, EVENT_LIMIT, Moto, Program, Redis, require, until};
 use ebbtide_queue::control::{TrainerPhase, TrainerRecord};
@@ -33,7 +35,11 @@ struct Served<'a> {
     namespace: String,
 }
 
-impl Served<'_> {
+impl<'a> Served<'a> {
+    fn by_default(cluster: &'a ControlPlane) -> Self {
+        Self { cluster, namespace: "default".to_owned() }
+    }
+
     async fn kubectl(&self, arguments: &[&str]) -> String {
         let place = ["--namespace", &self.namespace];
         self.cluster.kubectl().run(&[&place, arguments].concat()).await.expect("kubectl")
@@ -69,6 +75,29 @@ impl Served<'_> {
     }
 }
 
+/// A controller that follows the policy in a namespace.
+fn start(
+    (redis, moto): (&Redis, &Moto),
+    kubeconfig: &Path,
+    namespace: &str,
+    identity: &str,
+) -> (Program, String) {
+    let listen = format!("127.0.0.1:{}", Program::free_port().expect("a free port"));
+    let controller = Program::options("ebbtide-controller", EBBTIDE)
+        .arguments(["controller", "--policy-resource", &format!("{namespace}/{RUN}")])
+        .arguments(["--redis", &redis.url(), "--namespace", namespace, "--identity", identity])
+        .arguments(["--listen", &listen])
+        .variable("KUBECONFIG", &kubeconfig.display().to_string())
+        .variable("AWS_ENDPOINT_URL", &moto.url())
+        .variable("AWS_REGION", "us-east-1")
+        .variable("AWS_ACCESS_KEY_ID", "test")
+        .variable("AWS_SECRET_ACCESS_KEY", "test")
+        .variable("AWS_EC2_METADATA_DISABLED", "true")
+        .start()
+        .expect("the controller starts");
+    (controller, format!("http://{listen}"))
+}
+
 /// Ticks of the controller so far.
 async fn ticks(health: &str) -> u64 {
     let status: Value =
@@ -94,20 +123,8 @@ async fn controller_follows_the_resource_and_answers_in_its_status() {
     let grouped = POLICY.replace("minReplicas: 0,", "minReplicas: 0, nodesPerReplica: 2,");
     std::fs::write(&path, grouped.replace("maxReplicas: 5", "maxReplicas: 2")).unwrap();
     served.kubectl(&["create", "-f", &path.display().to_string()]).await;
-    let listen = format!("127.0.0.1:{}", Program::free_port().expect("a free port"));
-    let health = format!("http://{listen}");
-    let mut controller = Program::options("ebbtide-controller", EBBTIDE)
-        .arguments(["controller", "--policy-resource", &format!("{namespace}/{RUN}")])
-        .arguments(["--redis", &redis.url(), "--namespace", &namespace, "--identity", "only"])
-        .arguments(["--listen", &listen])
-        .variable("KUBECONFIG", &cluster.kubeconfig().display().to_string())
-        .variable("AWS_ENDPOINT_URL", &moto.url())
-        .variable("AWS_REGION", "us-east-1")
-        .variable("AWS_ACCESS_KEY_ID", "test")
-        .variable("AWS_SECRET_ACCESS_KEY", "test")
-        .variable("AWS_EC2_METADATA_DISABLED", "true")
-        .start()
-        .expect("the controller starts");
+    let kubeconfig = cluster.kubeconfig();
+    let (mut controller, health) = start((&redis, &moto), kubeconfig, &namespace, "first");
     let invalid = served.condition("PolicyInvalid", "True").await;
     assert!(invalid["message"].as_str().unwrap().contains("nodesPerReplica"), "{invalid}");
     served.patch(json!({ "rollout": { "nodesPerReplica": 1, "maxReplicas": 5 } })).await;
@@ -151,15 +168,21 @@ async fn controller_follows_the_resource_and_answers_in_its_status() {
     let row = shown.lines().nth(1).unwrap();
     assert!(row.contains("observe") && row.contains("True"), "{shown}");
 
-    // Nothing changes any more: nothing is written.
+    // Nothing changes any more: nothing is written, and never by one that does not lead.
+    let (mut second, passive) = start((&redis, &moto), kubeconfig, &namespace, "second");
+    second.ready(&format!("{passive}/readyz"), EVENT_LIMIT).await.expect("ready");
     let before = until("the status to stand still", EVENT_LIMIT, || async {
         queue.put_trainer(trainer.clone()).await.expect("reported");
         let version = |policy: &Value| policy["metadata"]["resourceVersion"].clone();
         let first = version(&served.get().await);
-        let from = ticks(&health).await;
-        until("ticks", EVENT_LIMIT, || async { (ticks(&health).await > from + 8).then_some(()) })
+        for health in [&health, &passive] {
+            let from = ticks(health).await;
+            until("ticks", EVENT_LIMIT, || async {
+                (ticks(health).await > from + 8).then_some(())
+            })
             .await
             .expect("it ticks");
+        }
         let policy = served.get().await;
         (version(&policy) == first).then_some(policy)
     })
@@ -167,6 +190,44 @@ async fn controller_follows_the_resource_and_answers_in_its_status() {
     .expect("it stands still");
     let conditions = before["status"]["conditions"].as_array().unwrap();
     assert_eq!(conditions.len(), 6);
+}
+
+#[tokio::test]
+async fn api_server_that_was_away_makes_no_policy_invalid() {
+    let redis = require!(Redis::start().await);
+    let moto = require!(Moto::start().await);
+    let mut cluster = require!(ControlPlane::start().await);
+    let folder = tempfile::tempdir().unwrap();
+    define(&cluster, folder.path()).await;
+    let _pool = Group::create(&moto, "rollout-resource", 0, 5).await;
+    let queue = queue(&redis, RUN, 1).await;
+    publish_version(&queue, 1).await;
+    let path = folder.path().join("served.yaml");
+    std::fs::write(&path, POLICY).unwrap();
+    let create = ["create", "-f", &path.display().to_string()];
+    cluster.kubectl().run(&create).await.expect("created");
+    let kubeconfig = cluster.kubeconfig().to_owned();
+    let (mut controller, health) = start((&redis, &moto), &kubeconfig, "default", "only");
+    let valid = Served::by_default(&cluster).condition("PolicyInvalid", "False").await;
+
+    cluster.stop_apiserver().await.expect("stops");
+    controller.logged("policy cannot be read", EVENT_LIMIT).await.expect("it says so");
+    assert_eq!(in_metrics(&health, "ebbtide_replicas_max").await, Some(5.0), "it stays");
+    cluster.start_apiserver().await.expect("starts");
+    let served = Served::by_default(&cluster);
+    served.patch(json!({ "rollout": { "maxReplicas": 3 } })).await;
+    until("the new one to be in force, and answered", EVENT_LIMIT, || async {
+        let policy = served.get().await;
+        let is_answered =
+            policy["status"]["observedGeneration"] == policy["metadata"]["generation"];
+        let in_force = in_metrics(&health, "ebbtide_replicas_max").await;
+        (is_answered && in_force == Some(3.0)).then_some(())
+    })
+    .await
+    .expect("it goes on");
+    let now = served.condition("PolicyInvalid", "False").await;
+    assert_eq!(now["lastTransitionTime"], valid["lastTransitionTime"]);
+    assert_eq!(served.events("PolicyInvalid").await, 0);
 }
 
 /// A gauge of the controller.
