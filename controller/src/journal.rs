@@ -6,6 +6,7 @@ mod file;
 mod news;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_core::journal::{Encoder, Record, WHOLE_EVERY, to_value};
@@ -41,12 +42,12 @@ impl Journal {
     pub(crate) async fn record(&mut self, record: &Record, observed: &Value, queue: &WorkQueue) {
         let leads = record.generation > 0;
         if self.file.is_some() || leads {
-            let value = to_value(record);
+            let value = Arc::new(to_value(record));
             if let Some((file, encoder)) = &mut self.file {
                 write(file, encoder, &value);
             }
             if leads {
-                self.stream.add(value, queue).await;
+                self.stream.add(&value, queue).await;
             } else {
                 self.stream.encoder.begin_anew();
             }
@@ -60,11 +61,11 @@ impl Journal {
 }
 
 /// Each file begins with a whole record, so that it can be read without the one before.
-fn write(file: &mut JournalFile, encoder: &mut Encoder, value: &Value) {
-    let mut line = encoder.encode_value(value.clone());
+fn write(file: &mut JournalFile, encoder: &mut Encoder, value: &Arc<Value>) {
+    let mut line = encoder.encode_value(value);
     if file.make_room(line.len() + 1) {
         encoder.begin_anew();
-        line = encoder.encode_value(value.clone());
+        line = encoder.encode_value(value);
     }
     if !file.append(&line) {
         encoder.begin_anew();
@@ -81,7 +82,7 @@ struct Stream {
 }
 
 impl Stream {
-    async fn add(&mut self, value: Value, queue: &WorkQueue) {
+    async fn add(&mut self, value: &Arc<Value>, queue: &WorkQueue) {
         let line = self.encoder.encode_value(value);
         self.lines += 1;
         self.bytes += u64::try_from(line.len()).unwrap_or(u64::MAX);

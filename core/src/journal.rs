@@ -9,6 +9,8 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -119,44 +121,50 @@ impl Record {
 
 /// A record as it lies in a journal, whole or as a difference.
 #[derive(Debug, Serialize, Deserialize)]
-struct Line {
+struct Line<V> {
     /// The version; absent in a difference.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default = "no_value", skip_serializing_if = "Option::is_none")]
     version: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    whole: Option<Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    change: Option<Value>,
+    #[serde(default = "no_value", skip_serializing_if = "Option::is_none")]
+    whole: Option<V>,
+    #[serde(default = "no_value", skip_serializing_if = "Option::is_none")]
+    change: Option<V>,
+}
+
+fn no_value<V>() -> Option<V> {
+    None
 }
 
 /// Writes records, each as the difference to the one before.
 #[derive(Debug, Default)]
 pub struct Encoder {
-    last: Option<Value>,
+    /// Shared with other encoders: of a large fleet it is many megabytes.
+    last: Option<Arc<Value>>,
     since_whole: u32,
 }
 
 impl Encoder {
     /// The record as one line of JSON, without a line break.
     pub fn encode(&mut self, record: &Record) -> String {
-        self.encode_value(to_value(record))
+        self.encode_value(&Arc::new(to_value(record)))
     }
 
     /// The same for a record that [`to_value`] has made a value of.
-    pub fn encode_value(&mut self, value: Value) -> String {
+    pub fn encode_value(&mut self, value: &Arc<Value>) -> String {
         self.since_whole += 1;
         let line = match self.last.as_ref().filter(|_| self.since_whole < WHOLE_EVERY) {
             Some(last) => {
-                let change = delta::between(last, &value).unwrap_or_else(|| json!({}));
-                Line { version: None, whole: None, change: Some(change) }
+                let change = delta::between(last, value).unwrap_or_else(|| json!({}));
+                serde_json::to_string(&Line { version: None, whole: None, change: Some(&change) })
             }
             None => {
                 self.since_whole = 0;
-                Line { version: Some(RECORD_VERSION), whole: Some(value.clone()), change: None }
+                let version = Some(RECORD_VERSION);
+                serde_json::to_string(&Line { version, whole: Some(&**value), change: None })
             }
         };
-        self.last = Some(value);
-        serde_json::to_string(&line).unwrap_or_default()
+        self.last = Some(value.clone());
+        line.unwrap_or_default()
     }
 
     /// Makes the next record a whole one: the one before may not have been written.
@@ -209,7 +217,7 @@ impl Decoder {
         let number = self.lines;
         let base = self.last.take();
         let malformed = |problem: String| DecodeError::Malformed { line: number, problem };
-        let line: Line =
+        let line: Line<Value> =
             serde_json::from_str(line).map_err(|error| malformed(error.to_string()))?;
         if let Some(version) = line.version.filter(|version| *version != RECORD_VERSION) {
             return Err(DecodeError::OtherVersion { line: number, version });
@@ -220,7 +228,7 @@ impl Decoder {
             (None, Some(_), None) => return Ok(None),
             (None, None, _) => return Err(malformed("it has no content".to_owned())),
         };
-        let record = serde_json::from_value(value.clone());
+        let record = Record::deserialize(&value);
         let record = record.map_err(|error| malformed(error.to_string()))?;
         self.last = Some(value);
         Ok(Some(record))

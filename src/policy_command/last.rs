@@ -23,16 +23,32 @@ pub struct Decision {
     ledger: Option<Ledger>,
 }
 
-/// The last decision of the run's controller; `None` when there is none on record.
-///
-/// # Errors
-/// The run is not reachable, or does not exist.
-pub async fn decision(url: &str, policy: &FleetPolicy) -> anyhow::Result<Option<Decision>> {
+/// What the queue says about the last decision.
+pub enum Asked {
+    /// It has one.
+    Decision(Box<Decision>),
+    /// No controller has led the run.
+    Nothing,
+    /// The run is not reachable or does not exist, and this is why.
+    OutOfReach(String),
+}
+
+/// Asks for the last decision of the run's controller.
+pub async fn ask(url: &str, policy: &FleetPolicy) -> Asked {
+    match decision(url, policy).await {
+        Ok(Some(decision)) => Asked::Decision(Box::new(decision)),
+        Ok(None) => Asked::Nothing,
+        Err(error) => Asked::OutOfReach(format!("{error:#}")),
+    }
+}
+
+async fn decision(url: &str, policy: &FleetPolicy) -> anyhow::Result<Option<Decision>> {
     let queue = records::connect(url, &policy.run).await?;
     // From the last whole record on.
     let lines = 2 * WHOLE_EVERY as usize;
     let newest = queue.journal(1).await?.pop();
-    let record = records::read_stream(&queue, lines).await?.records.pop();
+    let mut record = None;
+    records::read_stream(&queue, lines, |newer| record = Some(newer)).await?;
     let view = queue.view().await?;
     let limit = FRESH_LIMIT.max(3 * policy.rollout.tick);
     Ok(newest.zip(record).map(|(line, record)| {
@@ -41,22 +57,32 @@ pub async fn decision(url: &str, policy: &FleetPolicy) -> anyhow::Result<Option<
     }))
 }
 
-/// The decision as it follows a policy in words.
-pub fn in_words(decision: Option<Decision>) -> String {
-    let Some(decision) = decision else {
-        return "\n\nlast decision\n  none is on record: no controller has led this run".to_owned();
-    };
-    let indented =
-        |lines: Vec<String>| -> String { lines.iter().map(|line| format!("\n  {line}")).collect() };
-    let age = span(decision.age);
-    let mut text = format!("\n\nlast decision, {age} ago{}", indented(decision.to_lines()));
-    if let Some(ledger) = &decision.ledger {
-        text.push_str(&format!("\n\ncost{}", indented(ledger.to_lines())));
+impl Asked {
+    /// The answer as it follows a policy in words.
+    pub fn in_words(&self) -> String {
+        let head = "\n\nlast decision";
+        match self {
+            Self::Decision(decision) => decision.in_words(head),
+            Self::Nothing => {
+                format!("{head}\n  none is on record: no controller has led this run")
+            }
+            Self::OutOfReach(problem) => format!("{head}\n  out of reach: {problem}"),
+        }
     }
-    text
 }
 
 impl Decision {
+    fn in_words(&self, head: &str) -> String {
+        let indented = |lines: Vec<String>| -> String {
+            lines.iter().map(|line| format!("\n  {line}")).collect()
+        };
+        let mut text = format!("{head}, {} ago{}", span(self.age), indented(self.to_lines()));
+        if let Some(ledger) = &self.ledger {
+            text.push_str(&format!("\n\ncost{}", indented(ledger.to_lines())));
+        }
+        text
+    }
+
     fn to_lines(&self) -> Vec<String> {
         let record = &self.record;
         let mut lines = vec![sizes(record)];

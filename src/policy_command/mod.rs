@@ -14,6 +14,8 @@ use clap::{Args, Subcommand};
 use ebbtide_core::policy::{FleetPolicy, PolicyError, PolicyErrors};
 use serde_json::{Value, json};
 
+use self::last::Asked;
+use crate::cli::EXIT_BAD;
 use crate::place::Output;
 use crate::setup;
 
@@ -50,7 +52,8 @@ enum PolicyCommand {
     /// --redis also the last decision of its controller.
     #[command(after_help = "Examples:\n  ebbtide policy explain policies/grpo-async.yaml\n  \
                             ebbtide policy explain policies/grpo-async.yaml --redis \
-                            redis://10.0.0.5:6379")]
+                            redis://10.0.0.5:6379\n\nExit code 0: told; 1: the queue is out of \
+                            reach; 2: the file is invalid or unreadable.")]
     Explain {
         /// The fleet policy to explain.
         #[arg(value_name = "FILE")]
@@ -77,7 +80,14 @@ pub fn run(args: PolicyArgs) -> anyhow::Result<ExitCode> {
         PolicyCommand::Check { files, output } => check(&files, output),
         PolicyCommand::Explain { file, redis: None, output } => explain(&file, output, None),
         PolicyCommand::Explain { file, redis: Some(url), output } => {
-            return setup::run_async(explain_with_decision(file, url, output));
+            return setup::run_async(async move {
+                let asked = match read_policy(&file) {
+                    Ok(policy) => Some(last::ask(&url, &policy).await),
+                    Err(_) => None,
+                };
+                let (code, text) = explain(&file, output, asked);
+                Ok(say(code, &text))
+            });
         }
         PolicyCommand::Init(args) => return setup::run_async(init::run(args)),
         PolicyCommand::Replay(args) => return setup::run_async(replay::run(args)),
@@ -89,19 +99,6 @@ fn say(code: u8, text: &str) -> ExitCode {
     // A reader that has gone away, as in `| head`, changes nothing about the verdict.
     let _ = writeln!(io::stdout(), "{text}");
     ExitCode::from(code)
-}
-
-async fn explain_with_decision(
-    file: PathBuf,
-    url: String,
-    output: Output,
-) -> anyhow::Result<ExitCode> {
-    let decision = match read_policy(&file) {
-        Ok(policy) => last::decision(&url, &policy).await?,
-        Err(_) => None,
-    };
-    let (code, text) = explain(&file, output, Some(decision));
-    Ok(say(code, &text))
 }
 
 /// Why there is no policy to work with.
@@ -210,20 +207,26 @@ fn counted(count: usize, noun: &str) -> String {
 }
 
 /// Says the policy and, where somebody asked for it, the last decision of its controller.
-fn explain(file: &Path, output: Output, decision: Option<Option<last::Decision>>) -> (u8, String) {
+fn explain(file: &Path, output: Output, asked: Option<Asked>) -> (u8, String) {
+    let code = match &asked {
+        Some(Asked::OutOfReach(_)) => EXIT_BAD,
+        _ => VALID,
+    };
     match (read_policy(file), output) {
         (Ok(policy), Output::Text) => {
-            let decision = decision.map(last::in_words).unwrap_or_default();
-            (VALID, policy.explain() + &decision)
+            (code, policy.explain() + &asked.map(|asked| asked.in_words()).unwrap_or_default())
         }
         (Ok(policy), Output::Json) => {
             let words = policy.explain();
             let lines: Vec<&str> = words.lines().collect();
             let mut answer = json!({ "ok": true, "run": policy.run, "lines": lines });
-            if let Some(decision) = decision {
-                answer["decision"] = decision.map_or(Value::Null, |decision| decision.to_json());
+            match asked {
+                Some(Asked::Decision(decision)) => answer["decision"] = decision.to_json(),
+                Some(Asked::OutOfReach(problem)) => answer["problem"] = json!(problem),
+                Some(Asked::Nothing) => answer["decision"] = Value::Null,
+                None => {}
             }
-            (VALID, answer.to_string())
+            (code, answer.to_string())
         }
         (Err(refusal), Output::Text) => {
             (INVALID, format!("{}\n{}", refusal.to_text(), verdict(1, &[refusal])))

@@ -15,23 +15,33 @@ use crate::place::{Output, Place, RedisArgs};
 /// Most lines that are read of a stream, which keeps no more.
 const STREAM_LIMIT_LINES: usize = 200_000;
 
-/// Records in the order of time, and how many lines were none.
-#[derive(Default)]
-pub struct Records {
-    pub records: Vec<Record>,
-    /// What was wrong with lines that could not be read; the first few.
-    pub problems: Vec<String>,
-    pub unreadable: u64,
-}
-
 /// Problems that are repeated to the reader.
 const PROBLEMS_SHOWN: usize = 3;
 
-impl Records {
-    fn take(&mut self, decoder: &mut Decoder, line: &str, place: &str) {
+/// What was read, beside the records themselves: a day of them does not fit into memory.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// What was wrong with lines that could not be read; the first few.
+    pub problems: Vec<String>,
+    /// How many these were.
+    pub unreadable: u64,
+    newest: Option<UnixMillis>,
+}
+
+impl Reading {
+    fn take(
+        &mut self,
+        decoder: &mut Decoder,
+        line: &str,
+        place: &str,
+        each: &mut impl FnMut(Record),
+    ) {
         match decoder.decode(line) {
             // A line that was written twice is one moment.
-            Ok(Some(record)) if self.newest() != Some(record.at()) => self.records.push(record),
+            Ok(Some(record)) if self.newest != Some(record.at()) => {
+                self.newest = Some(record.at());
+                each(record);
+            }
             Ok(_) => {}
             Err(error) => self.refuse(&error, place),
         }
@@ -43,18 +53,14 @@ impl Records {
             self.problems.push(format!("{place}: {error}"));
         }
     }
-
-    fn newest(&self) -> Option<UnixMillis> {
-        self.records.last().map(Record::at)
-    }
 }
 
-/// Reads a journal's files, those that have moved aside first.
+/// Reads a journal's files, those that have moved aside first, and hands out each record.
 ///
 /// # Errors
 /// A file cannot be read.
-pub fn read_files(path: &Path) -> anyhow::Result<Records> {
-    let mut found = Records::default();
+pub fn read_files(path: &Path, mut each: impl FnMut(Record)) -> anyhow::Result<Reading> {
+    let mut reading = Reading::default();
     for path in files_of(path) {
         let name = path.display().to_string();
         let file = std::fs::File::open(&path)
@@ -62,31 +68,38 @@ pub fn read_files(path: &Path) -> anyhow::Result<Records> {
         let mut decoder = Decoder::default();
         for line in BufReader::new(file).lines() {
             let line = line.with_context(|| format!("cannot read the journal {name}"))?;
-            found.take(&mut decoder, &line, &name);
+            reading.take(&mut decoder, &line, &name, &mut each);
         }
     }
-    Ok(found)
+    Ok(reading)
 }
 
-/// Reads the newest lines of the run's stream.
+/// Reads the newest lines of the run's stream, at most `limit`, and hands out each record.
 ///
 /// # Errors
 /// No answer.
-pub async fn read_stream(queue: &WorkQueue, limit: usize) -> anyhow::Result<Records> {
+pub async fn read_stream(
+    queue: &WorkQueue,
+    limit: usize,
+    mut each: impl FnMut(Record),
+) -> anyhow::Result<Reading> {
     let lines = queue.journal(limit).await?;
-    let (mut found, mut decoder) = (Records::default(), Decoder::default());
+    let (mut reading, mut decoder) = (Reading::default(), Decoder::default());
     for line in lines.iter().rev() {
-        found.take(&mut decoder, &line.line, "the queue's journal");
+        reading.take(&mut decoder, &line.line, "the queue's journal", &mut each);
     }
-    Ok(found)
+    Ok(reading)
 }
 
 /// The same, all of it.
 ///
 /// # Errors
 /// No answer.
-pub async fn read_whole_stream(queue: &WorkQueue) -> anyhow::Result<Records> {
-    read_stream(queue, STREAM_LIMIT_LINES).await
+pub async fn read_whole_stream(
+    queue: &WorkQueue,
+    each: impl FnMut(Record),
+) -> anyhow::Result<Reading> {
+    read_stream(queue, STREAM_LIMIT_LINES, each).await
 }
 
 /// The queue of a run.

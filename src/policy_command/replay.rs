@@ -11,7 +11,7 @@ use ebbtide_core::scale::SizingTerms;
 use ebbtide_core::time::UnixMillis;
 use serde_json::{Value, json};
 
-use super::records::{self, Records};
+use super::records::{self, Reading};
 use crate::place::{Answer, Output};
 use crate::setup::{self, LogFormat};
 use crate::words::{counted, span};
@@ -66,22 +66,23 @@ pub struct ReplayArgs {
 pub async fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
     setup::start_logging(LogFormat::Text, "off");
     let policy = setup::read_policy(&args.policy)?;
-    let found = match (&args.journal, &args.redis) {
-        (Some(path), _) => records::read_files(path)?,
+    let mut course = Course::new(SizingTerms::from(&policy));
+    let reading = match (&args.journal, &args.redis) {
+        (Some(path), _) => records::read_files(path, |record| course.step(&record))?,
         (None, Some(url)) => {
             let queue = records::connect(url, &policy.run).await?;
-            records::read_whole_stream(&queue).await?
+            records::read_whole_stream(&queue, |record| course.step(&record)).await?
         }
         (None, None) => anyhow::bail!("give a journal, or --redis"),
     };
-    let verdict = replay(&found, SizingTerms::from(&policy))
-        .context("there is no whole record in the journal")?;
-    Ok(verdict.answer(&found).tell(args.output))
+    let verdict = course.verdict.context("there is no whole record in the journal")?;
+    Ok(verdict.answer(&reading).tell(args.output))
 }
 
 /// What a replay came to.
 struct Verdict {
     from: UnixMillis,
+    compared_from: UnixMillis,
     to: UnixMillis,
     ticks: u64,
     compared: u64,
@@ -107,33 +108,45 @@ struct Decided {
     actions: Vec<String>,
 }
 
-fn replay(found: &Records, terms: SizingTerms) -> Option<Verdict> {
-    let (first, last) = (found.records.first()?, found.records.last()?);
-    let from = first.at();
-    let compared_from = if first.is_first { from } else { from.plus(WARM_UP) };
-    let mut verdict = Verdict {
-        from,
-        to: last.at(),
-        ticks: 0,
-        compared: 0,
-        differing: 0,
-        differences: Vec::new(),
-    };
-    let mut replay = Replay::new(terms);
-    for record in &found.records {
-        let step = replay.step(record);
+/// A replay under way, and what it has come to; nothing before the first record.
+struct Course {
+    replay: Replay,
+    verdict: Option<Verdict>,
+}
+
+impl Course {
+    fn new(terms: SizingTerms) -> Self {
+        Self { replay: Replay::new(terms), verdict: None }
+    }
+
+    fn step(&mut self, record: &Record) {
+        let step = self.replay.step(record);
+        let verdict = self.verdict.get_or_insert_with(|| Verdict::begin(record));
         verdict.ticks += 1;
-        if record.at() >= compared_from {
+        verdict.to = record.at();
+        if record.at() >= verdict.compared_from {
             verdict.compared += 1;
             if step.differs {
                 verdict.note(record, &step);
             }
         }
     }
-    Some(verdict)
 }
 
 impl Verdict {
+    fn begin(first: &Record) -> Self {
+        let from = first.at();
+        Self {
+            from,
+            compared_from: if first.is_first { from } else { from.plus(WARM_UP) },
+            to: from,
+            ticks: 0,
+            compared: 0,
+            differing: 0,
+            differences: Vec::new(),
+        }
+    }
+
     fn note(&mut self, record: &Record, step: &Step) {
         self.differing += 1;
         let recorded = Decided {
@@ -153,7 +166,7 @@ impl Verdict {
         self.differences.push(Difference { at: record.at(), ticks: 1, recorded, now, reasons });
     }
 
-    fn answer(&self, found: &Records) -> Answer {
+    fn answer(&self, found: &Reading) -> Answer {
         Answer {
             is_good: self.differing == 0,
             text: self.to_lines(found).join("\n"),
@@ -161,7 +174,7 @@ impl Verdict {
         }
     }
 
-    fn to_lines(&self, found: &Records) -> Vec<String> {
+    fn to_lines(&self, found: &Reading) -> Vec<String> {
         let mut lines = Vec::new();
         for difference in self.differences.iter().take(SHOWN_LIMIT) {
             lines.extend(difference.to_lines());
@@ -189,7 +202,7 @@ impl Verdict {
         lines
     }
 
-    fn to_json(&self, found: &Records) -> Value {
+    fn to_json(&self, found: &Reading) -> Value {
         let differences: Vec<Value> = self.differences.iter().map(Difference::to_json).collect();
         json!({
             "ok": self.differing == 0,

@@ -76,6 +76,10 @@ async fn recorded_run_is_replayed_and_its_last_decision_told() {
     let (code, told) = ebbtide(&["policy", "explain", &policy, "--redis", &redis.url()]);
     assert_eq!(code, Some(0), "{told}");
     assert!(told.contains("none is on record"), "{told}");
+    let nobody = format!("redis://127.0.0.1:{}", Program::free_port().expect("a free port"));
+    let (code, told) = ebbtide(&["policy", "explain", &policy, "--redis", &nobody]);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("pools spot-a") && told.contains("out of reach"), "{told}");
 
     let mut controller = start(&redis, &moto, &policy, &["--journal", &journal]).await;
     for number in 0..12 {
