@@ -25,6 +25,7 @@ pub fn apply(policy: &FleetPolicy, config: &mut AgentConfig) {
         leave_degraded: policy.drain.leave_degraded,
         grace: policy.drain.grace,
         evict: policy.drain.evict,
+        sizing_takes_pods: policy.rollout_pools().any(|pool| pool.provider.kind().takes_pods()),
         on_blocked_eviction: policy.drain.on_blocked_eviction,
     };
     config.weights.max_lag = u64::from(policy.staleness.max_lag);

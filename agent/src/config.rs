@@ -176,6 +176,9 @@ pub struct DrainTerms {
     pub grace: Duration,
     /// Whether pods are evicted at all; otherwise the node is only marked. Default: they are.
     pub evict: bool,
+    /// Whether sizing takes pods and leaves their nodes: then its drains evict nothing, lest what
+    /// was to go is made anew elsewhere. Default: it takes nodes.
+    pub sizing_takes_pods: bool,
     /// What becomes of pods that a disruption budget keeps until then. Default: they are deleted.
     pub on_blocked_eviction: BlockedEviction,
 }
@@ -192,6 +195,7 @@ impl Default for DrainTerms {
             leave_degraded: false,
             grace: Duration::from_secs(5),
             evict: true,
+            sizing_takes_pods: false,
             on_blocked_eviction: BlockedEviction::Delete,
         }
     }

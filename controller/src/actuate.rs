@@ -86,6 +86,17 @@ impl Actuator<'_> {
         within_limit("raise", self.capacity.raise(pool, from, to, gang)).await
     }
 
+    /// Protects instances from the scale-in of their own group.
+    pub async fn protect(
+        &self,
+        name: &PoolName,
+        instances: &[InstanceId],
+    ) -> Result<(), ActuateError> {
+        let pool = self.policy.pool(name).ok_or_else(|| ActuateError::NoSuchPool(name.clone()))?;
+        self.fence.claim("protect", name.as_str(), CALL_LIMIT).await?;
+        within_limit("protect", self.capacity.protect(pool, instances)).await
+    }
+
     async fn terminate(
         &self,
         name: &PoolName,

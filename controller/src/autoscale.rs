@@ -31,6 +31,7 @@ use crate::metrics::Metrics;
 use crate::observe::{self, Reads};
 use crate::policy_source::PolicyState;
 use crate::pool_remarks;
+use crate::protection;
 use crate::retired::Retired;
 use crate::server::Pulse;
 use crate::status::{ControllerStatus, Snapshot};
@@ -67,6 +68,7 @@ struct Past {
     last_decision: Option<String>,
     problems: Vec<String>,
     pool_remarks: Vec<String>,
+    protection_problem: Option<String>,
     /// Since when the records have been read without a failure.
     watched_since: Option<Instant>,
 }
@@ -133,6 +135,9 @@ impl Autoscaler {
             outcomes.push(RecordedAction { action: action.clone(), outcome });
         }
 
+        if held.is_none() {
+            self.protect(&observation, &policy, &mut past).await;
+        }
         self.count_busy_terminations(&plan, &outcomes, &observation);
         let problems = reads.problems.clone();
         let report = Report {
@@ -194,6 +199,19 @@ impl Autoscaler {
                 tracing::warn!(%error, "drain of a replica that is gone was not taken back");
             }
         }
+    }
+
+    /// Protects what works from the scale-in of its own group.
+    async fn protect(&self, observation: &Observation, policy: &FleetPolicy, past: &mut Past) {
+        let mut problem = None;
+        for (pool, instances) in protection::unprotected(observation, policy) {
+            let outcome = self.actuator(policy, past.ticks).protect(&pool, &instances).await;
+            problem = outcome.err().map(|error| error.to_string()).or(problem);
+        }
+        if let Some(error) = problem.as_ref().filter(|_| problem != past.protection_problem) {
+            tracing::warn!(%error, "nodes are not protected from scale-in");
+        }
+        past.protection_problem = problem;
     }
 
     async fn act(

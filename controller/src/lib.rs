@@ -13,6 +13,7 @@ mod autoscale;
 mod conditions;
 mod fence;
 mod pool_remarks;
+mod protection;
 mod reaper;
 mod retired;
 mod server;

@@ -1,14 +1,14 @@
 //! The end of drains whose replicas are gone while their nodes stay.
 //!
 //! Where an instance is a pod, its node outlives it, and the next group may bear the same name. A
-//! drain that stayed `terminating` would keep both out of work for ever. Once what was terminated is
-//! gone, the leader takes the drain back; agents then let the node work again.
+//! drain that stayed `terminating` would keep both out of work for ever. Once what was terminated
+//! is gone, the leader takes the drain back; agents then let the node work again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::observation::InstanceId;
-use ebbtide_core::policy::{FleetPolicy, PoolName, ProviderKind};
+use ebbtide_core::policy::{FleetPolicy, PoolName};
 use ebbtide_core::scale::{Action, SILENCE_LIMIT};
 use ebbtide_queue::control::{ControlView, DrainReason, DrainRecord, DrainState, NodeRecord};
 
@@ -101,8 +101,7 @@ fn members<'a>(
 
 /// Pools whose instances are pods.
 fn pools_that_nodes_outlive(policy: &FleetPolicy) -> BTreeSet<&PoolName> {
-    let is_of_pods = |kind| matches!(kind, ProviderKind::Scale | ProviderKind::Workers);
-    let pools = policy.rollout_pools().filter(|pool| is_of_pods(pool.provider.kind()));
+    let pools = policy.rollout_pools().filter(|pool| pool.provider.kind().takes_pods());
     pools.map(|pool| &pool.name).collect()
 }
 

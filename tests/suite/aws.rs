@@ -72,6 +72,12 @@ impl<'a> Group<'a> {
         ask(self.moto, "autoscaling", &action).await;
     }
 
+    /// How many of its instances are protected from scale-in.
+    pub async fn protected(&self) -> usize {
+        let marks = elements(&self.describe().await, "ProtectedFromScaleIn");
+        marks.iter().filter(|mark| *mark == "true").count()
+    }
+
     /// Ids of its instances.
     pub async fn instances(&self) -> Vec<String> {
         elements(&self.describe().await, "InstanceId")

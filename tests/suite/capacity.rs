@@ -3,6 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `scale`, `workers` | the real API server, and the real controllers of what is scaled |
+//! | `sizing` | the whole controller, on the same |
 //! | `asg`, `fleet` | moto, behind `faulty_aws` |
 //! | `world`, `faulty_aws` | the fixtures |
 
@@ -10,5 +11,6 @@ mod asg;
 mod faulty_aws;
 mod fleet;
 mod scale;
+mod sizing;
 mod workers;
 mod world;

@@ -106,7 +106,7 @@ async fn report_nodes(queue: &WorkQueue, instances: &[String], in_flight: impl F
 }
 
 /// Seals groups until the buffer is as full as it may be: nothing more is needed then.
-async fn fill_buffer(queue: &WorkQueue, groups: i32) {
+pub(crate) async fn fill_buffer(queue: &WorkQueue, groups: i32) {
     let holder = "worker/boot/worker-1".parse().unwrap();
     for number in 100..100 + groups {
         queue.enqueue(group(number, 1, 10)).await.expect("enqueued");
@@ -155,6 +155,13 @@ async fn empty_buffer_raises_and_full_buffer_drains_before_it_terminates() {
     })
     .await
     .expect("raised");
+
+    until("nobody but the controller to be able to end them", EVENT_LIMIT, || async {
+        report_nodes(&queue, &pool.instances().await, |_| 4).await;
+        (pool.protected().await == pool.instances().await.len()).then_some(())
+    })
+    .await
+    .expect("protected");
 
     // Now everything is done and the buffer full: one replica is idle, the others are busy.
     let before = pool.instances().await;

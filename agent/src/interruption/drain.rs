@@ -223,6 +223,11 @@ impl RunningDrain {
         self.mark().is_some() && self.want.reason != DrainReason::Foreign
     }
 
+    /// Whether sizing asked for it.
+    pub(super) fn is_sizing(&self) -> bool {
+        matches!(self.want.reason, DrainReason::ScaleIn | DrainReason::Swap)
+    }
+
     /// What an operator is told.
     pub(super) fn event(&self) -> NodeEvent {
         let seconds = (self.want.deadline - self.begun).as_secs();

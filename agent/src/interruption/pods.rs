@@ -96,7 +96,9 @@ impl Flow {
     }
 
     fn evicts_for(&self, drain: &RunningDrain) -> bool {
-        self.shared.config.drain.evict && drain.evicts()
+        let terms = &self.shared.config.drain;
+        let is_left_to_sizing = terms.sizing_takes_pods && drain.is_sizing();
+        terms.evict && drain.evicts() && !is_left_to_sizing
     }
 
     /// Pods that are still to leave the node, if that is known.

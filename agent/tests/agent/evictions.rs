@@ -196,13 +196,20 @@ async fn blocked_pod_is_left_when_the_policy_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rehearsal_and_cordon_only_evict_nothing() {
-    for (reason, evict, mark) in
-        [(DrainReason::Drill, true, None), (DrainReason::ScaleIn, false, Some("scale_in"))]
-    {
+async fn rehearsal_cordon_only_and_sizing_of_pods_evict_nothing() {
+    for (reason, evict, takes_pods, mark) in [
+        (DrainReason::Drill, true, false, None),
+        (DrainReason::ScaleIn, false, false, Some("scale_in")),
+        (DrainReason::ScaleIn, true, true, Some("scale_in")),
+        (DrainReason::Swap, true, true, Some("swap")),
+    ] {
         let world = World::new();
         world.pods.bind(&node("n1"), pod("web", Tier::Ordinary));
-        let n1 = world.node("n1").with(|config| config.drain.evict = evict).start();
+        let n1 = world.node("n1").with(|config| {
+            config.drain.evict = evict;
+            config.drain.sizing_takes_pods = takes_pods;
+        });
+        let n1 = n1.start();
         n1.wait_until(|agent| agent.state() == NodeState::Ready).await;
         request(&world, reason, 2).await;
         n1.wait_until(|agent| agent.state() == NodeState::Drained).await;
@@ -219,6 +226,16 @@ async fn rehearsal_and_cordon_only_evict_nothing() {
         assert!(world.pods.departed().is_empty(), "{reason:?}");
         assert_eq!(world.marks.node(&n1.name).taint.as_deref(), mark);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn node_whose_pods_sizing_takes_is_emptied_for_others_all_the_same() {
+    let world = World::new();
+    world.pods.bind(&node("n1"), pod("engine", Tier::Engine));
+    let n1 = world.node("n1").with(|config| config.drain.sizing_takes_pods = true).start();
+    n1.wait_until(|agent| agent.state() == NodeState::Ready).await;
+    request(&world, DrainReason::Operator, 120).await;
+    within(world.pods.wait_for(|pods| pods.departed().len() == 1)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

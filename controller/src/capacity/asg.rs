@@ -30,6 +30,12 @@ const DETAIL_LIMIT: Duration = Duration::from_secs(3);
 /// Groups that one DescribeAutoScalingGroups may name, and its page size.
 const GROUPS_PER_CALL: usize = 100;
 
+/// Instances that one SetInstanceProtection may name.
+const PROTECTED_PER_CALL: usize = 50;
+
+/// On an instance whose protection from scale-in is ours.
+const PROTECTION_TAG: &str = "ebbtide.dev/scale-in-protection";
+
 /// Activities that are read of a group that is short: several tries of every missing node.
 const ACTIVITIES_LIMIT: i32 = 50;
 
@@ -49,6 +55,8 @@ pub struct AsgCapacity {
 struct Machine {
     node: Option<NodeName>,
     market: Market,
+    /// Whether its protection from scale-in is ours.
+    is_ours: bool,
 }
 
 impl AsgCapacity {
@@ -159,6 +167,35 @@ impl AsgCapacity {
         Ok(convert::activities(&reply.activities.unwrap_or_default()))
     }
 
+    /// Sets or lifts the protection of instances of a group.
+    async fn set_protection(
+        &self,
+        group: &AutoScalingGroupName,
+        instances: &[InstanceId],
+        is_protected: bool,
+    ) -> Result<(), CapacityError> {
+        for ids in instances.chunks(PROTECTED_PER_CALL) {
+            let ids: Vec<String> = ids.iter().map(|id| id.0.clone()).collect();
+            call("SetInstanceProtection", &self.calls, || {
+                self.groups
+                    .set_instance_protection()
+                    .auto_scaling_group_name(group.as_str())
+                    .set_instance_ids(Some(ids.clone()))
+                    .protected_from_scale_in(is_protected)
+                    .send()
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Those whose protection is ours.
+    fn ours(&self, instances: &[InstanceId]) -> Vec<InstanceId> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_ours = |id: &&InstanceId| known.get(id).is_some_and(|machine| machine.is_ours);
+        instances.iter().filter(is_ours).cloned().collect()
+    }
+
     async fn terminate_one(&self, instance: &InstanceId) -> Result<(), CapacityError> {
         let outcome = call("TerminateInstanceInAutoScalingGroup", &self.calls, || {
             self.groups
@@ -259,6 +296,21 @@ impl Capacity for AsgCapacity {
         Ok(())
     }
 
+    async fn protect(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError> {
+        let name = group_of(pool).ok_or_else(|| foreign(pool))?;
+        // The tag first: no protection of ours is without it.
+        self.instances.tag(instances, PROTECTION_TAG).await?;
+        {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            for id in instances {
+                if let Some(machine) = known.get_mut(id) {
+                    machine.is_ours = true;
+                }
+            }
+        }
+        self.set_protection(name, instances, true).await
+    }
+
     async fn terminate(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError> {
         let name = group_of(pool).ok_or_else(|| foreign(pool))?;
         // An instance on its way out is no more counted: asking again would take another one's
@@ -266,7 +318,13 @@ impl Capacity for AsgCapacity {
         let groups = self.describe_groups(&[name]).await?;
         let size = groups.get(name.as_str()).map(convert::pool_size).unwrap_or_default();
         let counted: BTreeSet<&InstanceId> = size.counted().map(|instance| &instance.id).collect();
-        for instance in instances.iter().filter(|id| counted.contains(id)) {
+        let counted: Vec<InstanceId> =
+            instances.iter().filter(|id| counted.contains(id)).cloned().collect();
+        // It does not stop the call below, and would stop others if that fails.
+        if let Err(error) = self.set_protection(name, &self.ours(&counted), false).await {
+            tracing::debug!(%error, "protection from scale-in was not lifted");
+        }
+        for instance in &counted {
             self.terminate_one(instance).await?;
         }
         Ok(())

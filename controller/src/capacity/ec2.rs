@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use aws_sdk_ec2::types::{Filter, Instance, InstanceLifecycleType, InstanceStateName};
+use aws_sdk_ec2::types::{Filter, Instance, InstanceLifecycleType, InstanceStateName, Tag};
 use ebbtide_core::ids::NodeName;
 use ebbtide_core::observation::InstanceId;
 use ebbtide_core::policy::Market;
@@ -59,6 +59,20 @@ impl Instances {
             }
         }
         Ok(found)
+    }
+
+    /// Puts a tag on instances.
+    pub async fn tag(&self, instances: &[InstanceId], key: &str) -> Result<(), CapacityError> {
+        let tag = Tag::builder().key(key).value("true").build();
+        for ids in instances.chunks(INSTANCES_PER_CALL) {
+            let ids: Vec<String> = ids.iter().map(|id| id.0.clone()).collect();
+            call("CreateTags", &self.calls, || {
+                let tagging = self.client.create_tags().set_resources(Some(ids.clone()));
+                tagging.tags(tag.clone()).send()
+            })
+            .await?;
+        }
+        Ok(())
     }
 
     /// Which of these do not exist any more.

@@ -89,6 +89,10 @@ impl Capacity for MixedCapacity {
         self.of(pool)?.raise(pool, from, to, gang).await
     }
 
+    async fn protect(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError> {
+        self.of(pool)?.protect(pool, instances).await
+    }
+
     async fn terminate(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError> {
         self.of(pool)?.terminate(pool, instances).await
     }

@@ -139,6 +139,15 @@ pub trait Capacity: Send + Sync {
     /// holds is read at the next tick.
     async fn raise(&self, pool: &Pool, from: u32, to: u32, gang: u32) -> Result<(), CapacityError>;
 
+    /// Keeps these instances from being chosen by the provider itself, where it chooses. Repeating
+    /// it is harmless.
+    ///
+    /// # Errors
+    /// The provider refused or did not answer; some may be protected.
+    async fn protect(&self, _: &Pool, _: &[InstanceId]) -> Result<(), CapacityError> {
+        Ok(())
+    }
+
     /// Terminates exactly these instances and asks for as many fewer. Repeating it is harmless.
     ///
     /// # Errors

@@ -39,7 +39,8 @@ pub struct ScaleCapacity {
 }
 
 impl ScaleCapacity {
-    /// Objects behind this client, in `namespace` where the policy names none. Nothing is asked yet.
+    /// Objects behind this client, in `namespace` where the policy names none. Nothing is asked
+    /// yet.
     pub fn new(client: Client, namespace: &str) -> Self {
         Self::with_patience(client, namespace, UNSCHEDULABLE_LIMIT)
     }

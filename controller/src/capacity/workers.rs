@@ -1,9 +1,10 @@
 //! The `workers` provider: one LeaderWorkerSet of one group for each replica, made from a template.
 //!
-//! The template is a LeaderWorkerSet of no replicas that the policy names. Its copies are named after
-//! it with the lowest free numbers, so that a call that is repeated, or made by two leaders, finds
-//! its copy there already. They belong to the template and go with it. A copy is deleted only when
-//! the pod that leads its group was named, whoever else is in it: with that pod the engine answers.
+//! The template is a LeaderWorkerSet of no replicas that the policy names. Its copies are named
+//! after it with the lowest free numbers, so that a call that is repeated, or made by two leaders,
+//! finds its copy there already. They belong to the template and go with it. A copy is deleted only
+//! when the pod that leads its group was named, whoever else is in it: with that pod the engine
+//! answers.
 
 mod copies;
 

@@ -212,8 +212,8 @@ pub struct DrainProgress {
 
 impl DrainProgress {
     /// What holds after this report, or `None` when it is refused: another request, an older
-    /// generation, a step backwards, or a cancellation after `terminating` by anybody but the leader,
-    /// who alone knows that what was terminated is gone and the nodes stay.
+    /// generation, a step backwards, or a cancellation after `terminating` by anybody but the
+    /// leader, who alone knows that what was terminated is gone and the nodes stay.
     pub fn merge(&self, before: &DrainRecord) -> Option<DrainRecord> {
         let is_same = before.request_id == self.request_id;
         let is_outdated = self.generation != 0 && self.generation < before.generation;

@@ -74,6 +74,43 @@ async fn lost_answers_raise_and_terminate_once() {
 }
 
 #[tokio::test]
+async fn protection_is_ours_and_lifted_with_the_drained_one_alone() {
+    let moto = require!(Moto::start().await);
+    let world = World::start(&moto, 3).await;
+    let protected = async || {
+        let view = look(&world.capacity, &world.pool).await;
+        let instances = &view.size.known().unwrap().instances;
+        let protected = instances.iter().filter(|one| one.is_protected);
+        protected.map(|one| one.id.clone()).collect::<Vec<InstanceId>>()
+    };
+    assert_eq!(protected().await, []);
+    let all: Vec<InstanceId> = world.group.instances().await.into_iter().map(InstanceId).collect();
+    world.capacity.protect(&world.pool, &all[..2]).await.unwrap();
+    assert_eq!(protected().await, all[..2]);
+    // One that begins now knows by the tag whose it is.
+    let calls = Metrics::new().unwrap().api_calls;
+    let other: Arc<dyn Capacity> = Arc::new(AsgCapacity::new(&world.aws.config().await, calls));
+    look(&other, &world.pool).await;
+    let before = world.aws.calls("SetInstanceProtection");
+    other.terminate(&world.pool, &all[1..]).await.unwrap();
+    assert_eq!(world.aws.calls("SetInstanceProtection"), before + 1, "the third was never ours");
+    assert_eq!(world.group.instances().await, [all[0].0.clone()]);
+    assert_eq!(protected().await, all[..1]);
+}
+
+#[tokio::test]
+async fn suspended_processes_are_told_and_a_group_that_launches_nothing_has_no_room() {
+    let moto = require!(Moto::start().await);
+    let world = World::start(&moto, 2).await;
+    let size = async || look(&world.capacity, &world.pool).await.size.known().unwrap().clone();
+    assert_eq!((size().await.limit, size().await.remarks), (Some(5), vec![]));
+    world.group.suspend("Launch").await;
+    let suspended = size().await;
+    assert_eq!(suspended.limit, Some(2));
+    assert!(suspended.remarks[0].contains("Launch is suspended"), "{:?}", suspended.remarks);
+}
+
+#[tokio::test]
 async fn more_than_the_maximum_is_refused_and_nothing_is_launched() {
     let moto = require!(Moto::start().await);
     let world = World::start(&moto, 2).await;

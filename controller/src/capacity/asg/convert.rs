@@ -7,8 +7,8 @@ use ebbtide_core::observation::{
 };
 use ebbtide_core::time::UnixMillis;
 
-use super::Machine;
 use super::remarks::{launches_nothing, remarks};
+use super::{Machine, PROTECTION_TAG};
 use crate::capacity::ec2::{market_of, node_of};
 
 pub(super) fn desired(group: &AutoScalingGroup) -> u32 {
@@ -70,7 +70,8 @@ pub(super) fn activities(activities: &[Activity]) -> Activities {
 /// What EC2 says about an instance.
 pub(super) fn machine(instance: &Instance) -> Option<(InstanceId, Machine)> {
     let id = InstanceId(instance.instance_id()?.to_owned());
-    Some((id, Machine { node: node_of(instance), market: market_of(instance) }))
+    let is_ours = instance.tags().iter().any(|tag| tag.key() == Some(PROTECTION_TAG));
+    Some((id, Machine { node: node_of(instance), market: market_of(instance), is_ours }))
 }
 
 /// Whether AWS refused because the instance is no part of a group any more.

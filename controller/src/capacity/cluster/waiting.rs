@@ -1,8 +1,8 @@
 //! Pods that no node can take.
 //!
 //! That is how every start begins where nodes are launched for pods: a pool is short of capacity
-//! only when it lasts. How long it has lasted is measured here, on this process's own clock; when it
-//! began is the API server's word.
+//! only when it lasts. How long it has lasted is measured here, on this process's own clock; when
+//! it began is the API server's word.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

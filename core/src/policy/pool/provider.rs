@@ -112,6 +112,11 @@ fn named_in(namespace: Option<&NamespaceName>, name: &ObjectName) -> String {
 }
 
 impl ProviderKind {
+    /// Whether its nodes are pods, and the machines under them somebody else's.
+    pub fn takes_pods(self) -> bool {
+        matches!(self, Self::Scale | Self::Workers)
+    }
+
     /// The word of the policy.
     pub fn as_str(self) -> &'static str {
         self.name()
