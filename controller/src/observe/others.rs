@@ -1,6 +1,6 @@
 //! Who is at work outside the rollout's replicas.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 
 use ebbtide_core::ids::NodeName;
 use ebbtide_core::observation::{InstanceId, OthersAtWork, Signal};
@@ -21,7 +21,7 @@ pub(super) fn gather(reads: &Reads) -> Signal<OthersAtWork> {
             None => others.nodes.insert(record.node.clone()),
         };
     }
-    let recorded: BTreeSet<&NodeName> = view.nodes.iter().map(|record| &record.node).collect();
+    let recorded: HashSet<&NodeName> = view.nodes.iter().map(|record| &record.node).collect();
     let holders = status.leased_by_node.iter().filter(|(_, units)| **units > 0);
     let unrecorded = holders.map(|(node, _)| node).filter(|node| !recorded.contains(node));
     others.nodes.extend(unrecorded.cloned());
@@ -30,6 +30,7 @@ pub(super) fn gather(reads: &Reads) -> Signal<OthersAtWork> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::time::Duration;
 
     use ebbtide_queue::control::{ControlView, NodeRecord, NodeState};

@@ -1,5 +1,7 @@
 //! Replicas from node records, drains, leases and pools.
 
+use std::collections::HashMap;
+
 use super::{
     BTreeMap, ControlView, InstanceId, NodeName, NodeRecord, NodeView, PoolName, Reads, ReplicaId,
     ReplicaState, ReplicaView, SILENCE_LIMIT, Signal, control,
@@ -10,8 +12,8 @@ use ebbtide_core::observation::{DrainPurpose, DrainStage, DrainView, InstanceVie
 
 /// Everything the pools say about instances, for look-ups.
 struct Instances<'a> {
-    by_id: BTreeMap<&'a str, (&'a InstanceView, &'a PoolName)>,
-    by_node: BTreeMap<&'a NodeName, &'a InstanceId>,
+    by_id: HashMap<&'a str, (&'a InstanceView, &'a PoolName)>,
+    by_node: HashMap<&'a NodeName, &'a InstanceId>,
 }
 
 /// One view for each replica of which a node has a record.
@@ -180,7 +182,7 @@ fn stage(state: DrainState) -> DrainStage {
 
 impl<'a> Instances<'a> {
     fn of(reads: &'a Reads) -> Self {
-        let mut found = Self { by_id: BTreeMap::new(), by_node: BTreeMap::new() };
+        let mut found = Self { by_id: HashMap::new(), by_node: HashMap::new() };
         for pool in &reads.pools {
             let instances = pool.size.known().map_or(&[][..], |size| &size.instances);
             for instance in instances {

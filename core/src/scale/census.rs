@@ -4,7 +4,7 @@
 //! being raised again. *Present* is what is there: only that can be given up. Replicas that drain
 //! on our behalf count as neither. All in whole replicas; a part of one is none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::arrivals::Late;
 use super::bench::{PoolMemory, Standing};
@@ -28,7 +28,7 @@ pub(super) struct Census<'a> {
     /// Nodes of one replica.
     pub gang: u32,
     /// Where each instance is.
-    places: BTreeMap<&'a InstanceId, Place>,
+    places: HashMap<&'a InstanceId, Place>,
 }
 
 /// Where an instance is.
@@ -93,7 +93,7 @@ pub(super) fn take_census<'a>(
         return Err(unknown);
     }
     let replicas = observation.replicas.known().map_or(&[][..], Vec::as_slice);
-    let mut places = BTreeMap::new();
+    let mut places = HashMap::new();
     for (pool, (_, size)) in sizes.iter().enumerate() {
         for instance in &size.instances {
             places.insert(&instance.id, Place { pool, state: instance.state });

@@ -5,6 +5,7 @@
 //! not measured: nobody knows when they were ordered.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::observation::{InstanceId, Observation, PoolSize, ReplicaState, ReplicaView};
@@ -20,11 +21,14 @@ const NEEDED: usize = 3;
 /// What is known of past starts and of those under way.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StartupMemory {
-    /// By pool, when each instance was first seen; `None` once it is of no interest.
-    pools: BTreeMap<PoolName, BTreeMap<InstanceId, Option<UnixMillis>>>,
+    /// By pool; shared from plan to plan while nothing comes or goes.
+    pools: BTreeMap<PoolName, Arc<SeenSince>>,
     /// The last starts, the newest at the back.
     lasted: VecDeque<Duration>,
 }
+
+/// When each instance was first seen; `None` once it is of no interest.
+type SeenSince = BTreeMap<InstanceId, Option<UnixMillis>>;
 
 impl StartupMemory {
     /// Takes in one observation. A pool of unknown size changes nothing.
@@ -36,7 +40,7 @@ impl StartupMemory {
                 Some(seen) => note_instances(seen, size, now),
                 None => {
                     let there = size.counted().map(|instance| (instance.id.clone(), None));
-                    self.pools.insert(view.name.clone(), there.collect());
+                    self.pools.insert(view.name.clone(), Arc::new(there.collect()));
                 }
             }
         }
@@ -47,8 +51,11 @@ impl StartupMemory {
     fn note_ready(&mut self, observation: &Observation) {
         let replicas = observation.replicas.known().map_or(&[][..], Vec::as_slice);
         for replica in replicas.iter().filter(|replica| replica.state == ReplicaState::Ready) {
+            if !self.is_new(replica) {
+                continue;
+            }
             let seen = replica.pool.as_ref().and_then(|pool| self.pools.get_mut(pool));
-            let Some(seen) = seen else { continue };
+            let Some(seen) = seen.map(Arc::make_mut) else { continue };
             let ids = replica.nodes.iter().filter_map(|node| node.instance.as_ref());
             let since: Vec<UnixMillis> =
                 ids.filter_map(|id| seen.get_mut(id).and_then(Option::take)).collect();
@@ -90,15 +97,13 @@ impl StartupMemory {
     }
 }
 
-fn note_instances(
-    seen: &mut BTreeMap<InstanceId, Option<UnixMillis>>,
-    size: &PoolSize,
-    now: UnixMillis,
-) {
-    let mut there = BTreeMap::new();
-    for instance in size.counted() {
-        let since = seen.get(&instance.id).copied().unwrap_or(Some(now));
-        there.insert(instance.id.clone(), since);
+fn note_instances(seen: &mut Arc<SeenSince>, size: &PoolSize, now: UnixMillis) {
+    let is_unchanged = size.counted().count() == seen.len()
+        && size.counted().all(|instance| seen.contains_key(&instance.id));
+    if is_unchanged {
+        return;
     }
-    *seen = there;
+    let since = |id: &InstanceId| seen.get(id).copied().unwrap_or(Some(now));
+    let there = size.counted().map(|instance| (instance.id.clone(), since(&instance.id)));
+    *seen = Arc::new(there.collect());
 }

@@ -49,7 +49,7 @@ async fn throttled_and_contended_calls_are_made_again_and_nothing_is_done_twice(
         assert_eq!(world.group.desired().await, 3);
     }
     world.aws.fail(terminate, Fault::Refused("ScalingActivityInProgress"), 1);
-    world.capacity.terminate(&world.pool, &[victim.clone()]).await.unwrap();
+    world.capacity.terminate(&world.pool, std::slice::from_ref(&victim)).await.unwrap();
     let left = world.group.instances().await;
     assert!(left.len() == 2 && !left.contains(&victim.0), "{left:?}");
 }
