@@ -87,7 +87,9 @@ mod tests {
     fn pool_is_one_finding_for_each_market_type_and_zone_that_it_names() {
         let requirement =
             |key: &str, values: &[&str]| json!({ "key": key, "operator": "In", "values": values });
-        let pool = |requirements: Vec<Value>| json!({ "spec": { "template": { "spec": { "requirements": requirements } } } });
+        let pool = |requirements: Vec<Value>| {
+            json!({ "spec": { "template": { "spec": { "requirements": requirements } } } })
+        };
         let both = requirement("karpenter.sh/capacity-type", &["spot", "on-demand"]);
         let types = requirement("node.kubernetes.io/instance-type", &["p5en.48xlarge"]);
         let zones = requirement("topology.kubernetes.io/zone", &["us-east-2a", "us-east-2b"]);
