@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ebbtide_core::journal::{Decoder, Outcome, RecordedAction};
-use ebbtide_core::observation::{Observation, Signal};
+use ebbtide_core::observation::{Observation, OthersAtWork, Signal};
 use ebbtide_core::scale::Action;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::MemoryPort;
@@ -45,6 +45,7 @@ fn record(tick: u64, outcomes: &[Outcome]) -> Record {
             policy_version: Signal::unknown("nobody looked"),
             replicas: Signal::unknown("nobody looked"),
             pools: Vec::new(),
+            others_at_work: Signal::fresh(OthersAtWork::default()),
             gone: Default::default(),
         },
     }

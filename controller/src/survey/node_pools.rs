@@ -88,7 +88,8 @@ mod tests {
         let requirement =
             |key: &str, values: &[&str]| json!({ "key": key, "operator": "In", "values": values });
         let pool = |requirements: Vec<Value>| {
-            json!({ "spec": { "template": { "spec": { "requirements": requirements } } } })
+            let nodes = json!({ "spec": { "requirements": requirements } });
+            json!({ "spec": { "template": nodes } })
         };
         let both = requirement("karpenter.sh/capacity-type", &["spot", "on-demand"]);
         let types = requirement("node.kubernetes.io/instance-type", &["p5en.48xlarge"]);
