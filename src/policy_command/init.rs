@@ -168,6 +168,11 @@ fn write_pool(text: &mut String, source: Source, found: &Found, name: &str) {
             lines.push(format!("  # From node pool {}.", found.name));
             push(&mut lines, "  # decide: workers (a LeaderWorkerSet for each replica) or scale.");
             push(&mut lines, "  provider: workers");
+            push(
+                &mut lines,
+                "  # decide: the LeaderWorkerSet that a replica is a copy of; docs/sizing.md.",
+            );
+            lines.push(format!("  workers: {{template: {}}}", yaml::scalar(&object_name(name))));
         }
     }
     match found.market {
@@ -267,6 +272,13 @@ fn pool_name(found: &Found, is_alone: bool) -> String {
     name.chars().take(NAME_LIMIT).collect()
 }
 
+/// The name of a pool as that of a Kubernetes object.
+fn object_name(pool: &str) -> String {
+    let name = pool.to_ascii_lowercase().replace('_', "-");
+    let name = name.trim_matches('-');
+    if name.is_empty() { "rollout".to_owned() } else { name.to_owned() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,7 +302,7 @@ mod tests {
             zone: Some("us-east-2a".to_owned()),
             max_nodes: Some(16),
             desired: Some(3),
-            ..found("grpo: spot/a")
+            ..found("grpo #spot/a")
         };
         let bare = Found { max_nodes: Some(0), remarks: vec!["it mixes".to_owned()], ..found("b") };
         for source in [Source::Groups, Source::NodePools] {

@@ -112,6 +112,12 @@ async fn recorded_run_is_replayed_and_its_last_decision_told() {
     let (_, words) = ebbtide(&["policy", "explain", &policy, "--redis", &redis.url()]);
     assert!(words.contains("last decision, ") && words.contains("  because: "), "{words}");
 
+    until("some ticks to be on record", EVENT_LIMIT, || async {
+        let lines = std::fs::read_to_string(&journal).map_or(0, |text| text.lines().count());
+        (lines > 3).then_some(())
+    })
+    .await
+    .expect("recorded");
     controller.terminate(EVENT_LIMIT).await.expect("it ends");
     let replay = |policy: &str, more: &[&str]| {
         let arguments = ["policy", "replay", "--policy", policy, "--output", "json"];

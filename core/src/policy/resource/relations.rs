@@ -157,13 +157,15 @@ const RELATIONS: &[Rules] = &[
             (
                 "self.pools.all(p, !has(p.scale) || self.pools.exists_one(q, has(q.scale) && \
                  q.scale.kind == p.scale.kind && q.scale.name == p.scale.name && \
-                 q.scale.?namespace == p.scale.?namespace))",
+                 (has(q.scale.namespace) ? q.scale.namespace : '') == \
+                 (has(p.scale.namespace) ? p.scale.namespace : '')))",
                 "an object must be scaled for one pool",
             ),
             (
                 "self.pools.all(p, !has(p.workers) || self.pools.exists_one(q, has(q.workers) && \
                  q.workers.template == p.workers.template && \
-                 q.workers.?namespace == p.workers.?namespace))",
+                 (has(q.workers.namespace) ? q.workers.namespace : '') == \
+                 (has(p.workers.namespace) ? p.workers.namespace : '')))",
                 "a template of workers must belong to one pool",
             ),
             (
