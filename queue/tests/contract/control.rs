@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use ebbtide_core::ids::{NodeName, PolicyVersion, ReplicaId};
-use ebbtide_core::ledger::Ledger;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::Hint;
 use ebbtide_queue::control::{
@@ -26,8 +25,6 @@ laws![
     action_is_claimed_once_and_by_the_newest_generation,
     nodes_that_are_lost_add_up,
     closing_report_is_kept_once_and_the_newest_comes_first,
-    journal_keeps_the_newest_lines,
-    ledger_is_read_as_it_was_written,
     checkpoint_is_pending_until_its_request_is_confirmed,
     lifecycle_action_stands_until_it_is_removed,
     straggler_is_told_to_its_replica_until_it_is_taken_back,
@@ -58,36 +55,6 @@ async fn report(world: &World, id: &str, generation: u64, state: DrainState) -> 
     let replica: ReplicaId = "r1".parse().unwrap();
     let progress = DrainProgress { replica, request_id: id.to_owned(), generation, state };
     world.queue.report_drain(progress).await.unwrap().unwrap()
-}
-
-async fn ledger_is_read_as_it_was_written(world: World) {
-    assert_eq!(world.queue.view().await.unwrap().ledger, None);
-    let ledger = Ledger {
-        began_at: UnixMillis(1),
-        counted_to: UnixMillis(2),
-        spot_dollars: 1.0 / 3.0,
-        step: Some(7),
-        verified_updates: 3,
-        peak_nodes: 12,
-        ..Ledger::default()
-    };
-    world.queue.put_ledger(Ledger { acknowledged_groups: Some(8), ..ledger }).await.unwrap();
-    world.queue.put_ledger(ledger).await.unwrap();
-    assert_eq!(world.queue.view().await.unwrap().ledger, Some(ledger), "nothing of the first");
-}
-
-async fn journal_keeps_the_newest_lines(world: World) {
-    let text = |number: usize| format!("{{\"number\": {number}}}");
-    for number in 0..600 {
-        world.queue.add_journal(text(number), 200).await.unwrap();
-    }
-    let lines = world.queue.journal(3).await.unwrap();
-    let newest: Vec<&str> = lines.iter().map(|line| line.line.as_str()).collect();
-    assert_eq!(newest, [text(599), text(598), text(597)]);
-    assert!(lines[0].at >= lines[2].at && lines[2].at > UnixMillis(0));
-    // Redis keeps whole nodes of a stream, of a hundred entries by default.
-    let kept = world.queue.journal(600).await.unwrap().len();
-    assert!((200..=300).contains(&kept), "{kept}");
 }
 
 async fn records_are_read_as_they_were_written(world: World) {
@@ -165,9 +132,7 @@ async fn rehearsal_gives_way_to_any_other_drain(world: World) {
         let asked = world.queue.request_drain(asked).await.unwrap();
         let facts = (asked.reason, asked.state, asked.request_id.as_str(), &asked.lost);
         assert_eq!(facts, (reason, DrainState::Requested, &*real, &lost));
-        assert!(
-            asked.deadline > rehearsal.deadline && asked.requested_at >= rehearsal.requested_at
-        );
+        assert!(asked.deadline > rehearsal.deadline, "its own, though it is later");
         // Who has begun the rehearsal, or speaks for it, ends nothing any more; nor does another.
         let after = report(&world, &drill, 0, DrainState::Cancelled).await;
         assert_eq!(after, asked);
@@ -190,11 +155,6 @@ async fn drain_goes_forward_only_and_reports_name_their_request(world: World) {
     for state in [DrainState::Draining, DrainState::Cancelled] {
         assert_eq!(report(&world, "a", 0, state).await.state, DrainState::Terminating);
     }
-    // Only a leader knows that what was terminated is gone, and the nodes stay.
-    let back = report(&world, "a", 1, DrainState::Drained).await;
-    assert_eq!(back.state, DrainState::Terminating);
-    let over = report(&world, "a", 1, DrainState::Cancelled).await;
-    assert_eq!(over.state, DrainState::Cancelled);
 }
 
 async fn cancelled_drain_can_be_asked_for_again(world: World) {
