@@ -3,7 +3,7 @@
 //! Messages hold nothing that changes by itself from tick to tick, so that an unchanged standing is
 //! not written again.
 
-use ebbtide_core::scale::{Reason, ScalePlan};
+use ebbtide_core::scale::{CapacityReason, Reason, ScalePlan};
 use serde::Serialize;
 
 /// The kinds of conditions, in the order in which they are shown.
@@ -19,7 +19,8 @@ pub enum ConditionKind {
     ConflictingWriter,
     /// The newest policy is refused; the last valid one stays in force.
     PolicyInvalid,
-    /// No pool can ever hold one replica.
+    /// Something that the policy asks for can never be had: a pool holds no whole replica, or the
+    /// deadline cannot be met.
     Infeasible,
 }
 
@@ -82,8 +83,13 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Condition> {
     let stale = signal_stale(facts);
     let infeasible = infeasible(facts.plan);
     let invalid = policy_invalid(facts.policy_problem);
-    let hindrance =
-        [&invalid, &stale, &infeasible].into_iter().find(|hindrance| hindrance.holds == Some(true));
+    let is_hopeless = |reason: &Reason| matches!(reason, Reason::Infeasible { .. });
+    let hindrances = [
+        (&invalid, invalid.holds == Some(true)),
+        (&stale, stale.holds == Some(true)),
+        (&infeasible, facts.plan.reasons.iter().any(is_hopeless)),
+    ];
+    let hindrance = hindrances.into_iter().find_map(|(kind, hinders)| hinders.then_some(kind));
     let ready = Condition {
         kind: ConditionKind::Ready,
         holds: Some(hindrance.is_none()),
@@ -132,10 +138,32 @@ fn policy_invalid(problem: Option<&str>) -> Condition {
     holding(ConditionKind::PolicyInvalid, messages, "Refused", "Valid")
 }
 
+/// What can never be had. All else is had all the same, unless no pool holds a replica.
 fn infeasible(plan: &ScalePlan) -> Condition {
-    let messages = plan.reasons.iter().filter(|reason| matches!(reason, Reason::Infeasible { .. }));
-    let messages = messages.map(ToString::to_string).collect();
-    holding(ConditionKind::Infeasible, messages, "ReplicaLargerThanPools", "Fits")
+    let found = plan.reasons.iter().filter_map(|reason| {
+        let Reason::Capacity(capacity) = reason else {
+            let is_hopeless = matches!(reason, Reason::Infeasible { .. });
+            return is_hopeless.then(|| ("ReplicaLargerThanPools", reason.to_string()));
+        };
+        match capacity {
+            CapacityReason::PoolTooSmall { pool, nodes_per_replica } => {
+                let message = format!("pool {pool} cannot hold {nodes_per_replica} nodes");
+                Some(("ReplicaLargerThanPool", message))
+            }
+            CapacityReason::DeadlineInfeasible { by, .. } => {
+                let message = format!("not even the most replicas would be ready by {by}");
+                Some(("DeadlineTooSoon", message))
+            }
+            CapacityReason::DeadlinePassed { updates, .. } => {
+                let message = format!("the deadline has passed before {updates} updates");
+                Some(("DeadlinePassed", message))
+            }
+            _ => None,
+        }
+    });
+    let (reasons, messages): (Vec<&'static str>, Vec<String>) = found.unzip();
+    let reason = reasons.first().copied().unwrap_or("Fits");
+    holding(ConditionKind::Infeasible, messages, reason, "Fits")
 }
 
 fn conflicting_writer(plan: &ScalePlan) -> Condition {

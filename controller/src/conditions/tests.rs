@@ -3,6 +3,7 @@
 use ebbtide_core::bottleneck::{IterationPhases, judge_bottleneck};
 use ebbtide_core::observation::FailureKind;
 use ebbtide_core::scale::{ScaleMemory, SignalName};
+use ebbtide_core::time::UnixMillis;
 use std::time::Duration;
 
 use super::*;
@@ -48,6 +49,15 @@ fn each_condition_follows_from_what_is_the_matter() {
     assert_eq!(hold(&plan(Some(3), writer), None, 3), [Ready, ConflictingWriter]);
     assert_eq!(hold(&plan(Some(3), vec![]), Some("p:1:1"), 3), [PolicyInvalid]);
     assert_eq!(hold(&plan(Some(3), infeasible), None, 0), [Infeasible]);
+    let (by, allowed, possible) = (UnixMillis(0), Duration::ZERO, remaining);
+    for part in [
+        CapacityReason::PoolTooSmall { pool: pool(), nodes_per_replica: 8 },
+        CapacityReason::DeadlineInfeasible { left: 3, by, allowed, possible },
+        CapacityReason::DeadlinePassed { done: 1, updates: 4 },
+    ] {
+        let plan = plan(Some(3), vec![part.into()]);
+        assert_eq!(hold(&plan, None, 3), [Ready, Infeasible], "the rest is as it should be");
+    }
 }
 
 #[test]
