@@ -104,7 +104,12 @@ impl FleetCapacity {
             newest_at: memory.newest_at,
             failures: memory.failures.iter().cloned().collect(),
         });
-        let size = PoolSize { desired: counted(&instances), instances, ..PoolSize::default() };
+        let size = PoolSize {
+            desired: counted(&instances),
+            instances,
+            is_unmanaged: true,
+            ..PoolSize::default()
+        };
         let (size, activities) = (Signal::fresh(size), Signal::fresh(activities));
         Ok(PoolView { name: pool.name.clone(), size, activities })
     }

@@ -243,6 +243,7 @@ impl PoolState {
                 limit: None,
                 floor: 0,
                 instances: self.nodes.values().map(instance).collect(),
+                is_unmanaged: false,
                 remarks: Vec::new(),
             }),
             activities: Signal::fresh(Activities {

@@ -51,6 +51,9 @@ pub struct PoolSize {
     pub floor: u32,
     /// What is there.
     pub instances: Vec<InstanceView>,
+    /// Whether nobody keeps its size: what lives is what was asked for, and a loss is no change of
+    /// mind.
+    pub is_unmanaged: bool,
     /// What its provider has to remark, in words.
     pub remarks: Vec<String>,
 }

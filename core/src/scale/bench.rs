@@ -103,6 +103,9 @@ impl PoolMemory {
             short_since: self.short_since.or(Some(now)),
             ..self.clone()
         };
+        if size.is_unmanaged {
+            next.writer.note_asked(Some(size.desired));
+        }
         next.writer.note_found(size.desired, now);
         next.count_losses(self, now);
         next.end_bench(counted > self.counted, now);

@@ -33,6 +33,7 @@ pub(super) fn pool_size(group: &AutoScalingGroup) -> PoolSize {
         limit: if launches_nothing(group) { Some(desired(group)) } else { most },
         floor: group.min_size().and_then(|nodes| u32::try_from(nodes).ok()).unwrap_or(0),
         instances: instances.collect(),
+        is_unmanaged: false,
         remarks: remarks(group),
     }
 }

@@ -44,6 +44,23 @@ fn throttling_benches_no_pool() {
 
 /// Case T08 of autoscaling.
 #[test]
+fn loss_of_a_pool_whose_size_nobody_keeps_is_made_good_and_nobody_elses_doing() {
+    let mut world = World::new().with_work(60, 0, 0);
+    world.size_mut(SPOT).is_unmanaged = true;
+    let raise = world.plan();
+    assert_eq!(actions(&raise), ["raise pool spot from 0 to 4"]);
+    world.apply(&raise);
+    assert!(world.plan().is_settled());
+    world.size_mut(SPOT).desired = 3;
+    world.size_mut(SPOT).instances.truncate(3);
+    for _ in 0..6 {
+        world.pass(SECOND * 5);
+        let plan = world.plan();
+        assert_eq!(actions(&plan), ["raise pool spot from 3 to 4"], "{plan}");
+    }
+}
+
+#[test]
 fn somebody_else_who_sets_the_size_is_reported_and_not_fought() {
     let mut world = World::new().with_work(60, 0, 0);
     let raise = world.plan();
