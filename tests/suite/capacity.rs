@@ -3,6 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `scale`, `workers` | the real API server, and the real controllers of what is scaled |
+//! | `trouble` | the same, on an API server that is not well |
 //! | `sizing` | the whole controller, on the same |
 //! | `asg`, `fleet` | moto, behind `faulty_aws` |
 //! | `world`, `faulty_aws` | the fixtures |
@@ -12,5 +13,6 @@ mod faulty_aws;
 mod fleet;
 mod scale;
 mod sizing;
+mod trouble;
 mod workers;
 mod world;

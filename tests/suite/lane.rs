@@ -12,7 +12,7 @@
 //! | `trouble` | an API server that is slow, throttles, or is away |
 //! | `world`, `faulty` | the fixtures |
 
-mod faulty;
+pub(crate) mod faulty;
 mod groups;
 mod karpenter;
 mod marks;

@@ -1,7 +1,7 @@
 //! Ways to the API server: the agent's own, and one on which it is slow, throttles, or is away.
 
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -31,6 +31,8 @@ pub enum Fault {
     Slow(Duration),
     /// Every answer is 429 with `Retry-After`.
     Throttles,
+    /// Everything is carried out, and no answer comes back.
+    LosesAnswers,
     /// Nobody answers.
     Away,
 }
@@ -38,6 +40,7 @@ pub enum Fault {
 /// See the module; ended on drop.
 pub struct Faulty {
     fault: Arc<Mutex<Fault>>,
+    spares_reads: Arc<AtomicBool>,
     pub url: String,
     task: JoinHandle<()>,
 }
@@ -46,6 +49,7 @@ pub struct Faulty {
 struct Way {
     client: kube::Client,
     fault: Arc<Mutex<Fault>>,
+    spares_reads: Arc<AtomicBool>,
 }
 
 impl Faulty {
@@ -54,14 +58,22 @@ impl Faulty {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let fault = Arc::new(Mutex::new(Fault::None));
-        let way = Way { client, fault: fault.clone() };
+        let spares_reads = Arc::new(AtomicBool::new(false));
+        let way = Way { client, fault: fault.clone(), spares_reads: spares_reads.clone() };
         let router = Router::new().fallback(pass_on).with_state(way);
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { fault, url, task }
+        Self { fault, spares_reads, url, task }
     }
 
     pub fn set(&self, fault: Fault) {
+        self.spares_reads.store(false, Ordering::Relaxed);
         *self.fault.lock().unwrap() = fault;
+    }
+
+    /// Only what changes something goes wrong.
+    pub fn set_for_writes(&self, fault: Fault) {
+        self.set(fault);
+        self.spares_reads.store(true, Ordering::Relaxed);
     }
 
     /// A client that goes this way.
@@ -80,8 +92,11 @@ impl Drop for Faulty {
 
 async fn pass_on(State(way): State<Way>, request: Request) -> Response {
     let fault = *way.fault.lock().unwrap();
+    let is_spared =
+        request.method() == axum::http::Method::GET && way.spares_reads.load(Ordering::Relaxed);
+    let fault = if is_spared { Fault::None } else { fault };
     match fault {
-        Fault::None => {}
+        Fault::None | Fault::LosesAnswers => {}
         Fault::Slow(delay) => tokio::time::sleep(delay).await,
         Fault::Throttles => {
             return (StatusCode::TOO_MANY_REQUESTS, [("Retry-After", "10")], "Too many requests")
@@ -96,6 +111,9 @@ async fn pass_on(State(way): State<Way>, request: Request) -> Response {
     let bytes = axum::body::to_bytes(body, 1 << 20).await.unwrap();
     let request = axum::http::Request::from_parts(parts, kube::client::Body::from(bytes.to_vec()));
     match way.client.send(request).await {
+        Ok(_) if fault == Fault::LosesAnswers => {
+            (StatusCode::BAD_GATEWAY, "the answer is lost").into_response()
+        }
         Ok(answer) => answer.map(Body::new),
         Err(error) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
     }
