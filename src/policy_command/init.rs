@@ -118,8 +118,8 @@ fn head(run: Option<&RunId>, source: Source) -> String {
         None => "  # decide: the name of the run.\n  name: my-run".to_owned(),
     };
     format!(
-        "# A first fleet policy, from {from} as they are. Lines with `decide` hold what these do
-# not tell; policies/ of Ebbtide explains every key.
+        "# A first fleet policy, from {from} as they are. Lines with `decide` hold
+# what these do not tell; policies/ of Ebbtide explains every key.
 #
 # Check it:   ebbtide policy check FILE
 # In words:   ebbtide policy explain FILE
@@ -302,7 +302,7 @@ mod tests {
             zone: Some("us-east-2a".to_owned()),
             max_nodes: Some(16),
             desired: Some(3),
-            ..found("grpo #spot/a")
+            ..found("grpo, spot/a")
         };
         let bare = Found { max_nodes: Some(0), remarks: vec!["it mixes".to_owned()], ..found("b") };
         for source in [Source::Groups, Source::NodePools] {

@@ -83,14 +83,16 @@ mod tests {
 
     use super::*;
 
+    fn requirement(key: &str, values: &[&str]) -> Value {
+        json!({ "key": key, "operator": "In", "values": values })
+    }
+
+    fn pool(requirements: Vec<Value>) -> Value {
+        json!({ "spec": { "template": { "spec": { "requirements": requirements } } } })
+    }
+
     #[test]
     fn pool_is_one_finding_for_each_market_type_and_zone_that_it_names() {
-        let requirement =
-            |key: &str, values: &[&str]| json!({ "key": key, "operator": "In", "values": values });
-        let pool = |requirements: Vec<Value>| {
-            let nodes = json!({ "spec": { "requirements": requirements } });
-            json!({ "spec": { "template": nodes } })
-        };
         let both = requirement("karpenter.sh/capacity-type", &["spot", "on-demand"]);
         let types = requirement("node.kubernetes.io/instance-type", &["p5en.48xlarge"]);
         let zones = requirement("topology.kubernetes.io/zone", &["us-east-2a", "us-east-2b"]);
