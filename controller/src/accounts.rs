@@ -85,3 +85,6 @@ impl Accounts {
         self.was_failing = problem.is_some();
     }
 }
+
+#[cfg(test)]
+mod tests;
