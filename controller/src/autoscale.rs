@@ -109,6 +109,7 @@ impl Autoscaler {
         if let Ok(status) = &reads.status {
             self.metrics.show_tokens(&status.tokens);
         }
+        self.metrics.show_idle(reads.view.as_ref().ok());
         let held = self.why_held(&policy, &reads);
         let over = past.retired.take_ended(&mut reads, &policy);
         if held.is_none() {

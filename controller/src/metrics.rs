@@ -2,17 +2,19 @@
 //!
 //! Labels come from closed sets only. A gauge whose signal is unknown is NaN, never zero.
 
+mod capacity;
 mod events;
 mod money;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ebbtide_core::bottleneck::IterationStage;
-use ebbtide_core::observation::{FailureKind, Observation, ReplicaState, TrainerPhase};
-use ebbtide_core::policy::{FleetPolicy, Market, Pool};
-use ebbtide_core::scale::{Action, BreakerReason, Reason, ScalePlan};
+use ebbtide_core::observation::{Observation, ReplicaState, TrainerPhase};
+use ebbtide_core::policy::FleetPolicy;
+use ebbtide_core::scale::{Action, Reason, SILENCE_LIMIT, ScalePlan};
 use ebbtide_core::time::UnixMillis;
+use ebbtide_queue::control::{ControlView, NodeRecord};
 use ebbtide_queue::status::TokenCounts;
 use prometheus::core::Collector;
 use prometheus::{
@@ -20,6 +22,7 @@ use prometheus::{
     TextEncoder,
 };
 
+use self::capacity::CapacityMetrics;
 pub(crate) use self::events::{EventError, EventMetrics};
 pub(crate) use self::money::MoneyMetrics;
 
@@ -63,18 +66,12 @@ struct Sizing {
     raw: Gauge,
     replicas: GaugeVec,
     slow: Gauge,
+    idle_survivors: Gauge,
+    idle_longest: Gauge,
     decisions: IntCounterVec,
     held: IntCounterVec,
     bottleneck: GaugeVec,
     startup: GaugeVec,
-}
-
-#[derive(Clone)]
-struct CapacityMetrics {
-    benched: GaugeVec,
-    breaker_open: GaugeVec,
-    fallback_active: Gauge,
-    busy_terminations: IntCounter,
 }
 
 /// Counts calls of a provider's API.
@@ -207,8 +204,19 @@ impl Metrics {
         self.sizing.slow.set(to_gauge(replicas as u64));
     }
 
+    /// Shows how many nodes stand idle that survived a loss of their EP group, and for how long; none
+    /// while the records cannot be read.
+    pub(crate) fn show_idle(&self, view: Option<&ControlView>) {
+        let idle = view.map(|view| view.idle_survivors(SILENCE_LIMIT));
+        let longest =
+            |idle: &Vec<(&NodeRecord, Duration)>| idle.first().map_or(0.0, |it| it.1.as_secs_f64());
+        let nodes = idle.as_ref().map_or(f64::NAN, |idle| to_gauge(idle.len() as u64));
+        self.sizing.idle_survivors.set(nodes);
+        self.sizing.idle_longest.set(idle.as_ref().map_or(f64::NAN, longest));
+    }
+
     pub(crate) fn count_busy_termination(&self) {
-        self.capacity.busy_terminations.inc();
+        self.capacity.count_busy_termination();
     }
 
     pub(crate) fn end_loop(
@@ -287,6 +295,15 @@ impl Sizing {
                 "replicas_slow",
                 "Replicas that are slower than their peers at an equal batch.",
             )?,
+            idle_survivors: make.gauge(
+                "idle_survivor_nodes",
+                "Nodes that stand idle although they stay, since their EP group lost another one; \
+                 NaN when unknown.",
+            )?,
+            idle_longest: make.gauge(
+                "idle_survivor_seconds",
+                "Time for which the longest of them has stood idle; NaN when unknown.",
+            )?,
             decisions: make.counters(
                 "decision_total",
                 "Actions carried out, by what the demand followed from.",
@@ -339,69 +356,9 @@ impl Sizing {
     }
 }
 
-impl CapacityMetrics {
-    fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
-        Ok(Self {
-            benched: make.gauges(
-                "pool_benched",
-                "1 while a pool is left out after a failed launch.",
-                &["zone", "instance_type", "market"],
-            )?,
-            breaker_open: make.gauges(
-                "breaker_open",
-                "1 while launches are held back: none has come up, or a quota is used up.",
-                &["reason"],
-            )?,
-            fallback_active: make
-                .gauge("fallback_active", "1 while on-demand nodes are asked for beside Spot.")?,
-            busy_terminations: make.counter(
-                "busy_terminations_total",
-                "Replicas terminated while the queue knew leases of them; must stay 0.",
-            )?,
-        })
-    }
-
-    fn set(&self, policy: &FleetPolicy, plan: &ScalePlan, now: UnixMillis) {
-        let benched: Vec<_> = plan.memory.benched(now).map(|(name, _)| name.clone()).collect();
-        self.benched.reset();
-        let mut worst = BTreeMap::<[&str; 3], f64>::new();
-        for pool in policy.rollout_pools() {
-            let is_benched = benched.contains(&pool.name);
-            let value = worst.entry(labels(pool)).or_default();
-            *value = value.max(if is_benched { 1.0 } else { 0.0 });
-        }
-        for (labels, value) in worst {
-            self.benched.with_label_values(&labels).set(value);
-        }
-        for reason in BreakerReason::ALL {
-            let is_open = plan.memory.breaker() == Some(reason);
-            self.breaker_open.with_label_values(&[reason.as_str()]).set(to_gauge(is_open.into()));
-        }
-        let lacks_quota = plan.memory.benched(now).any(|(_, kind)| kind == FailureKind::Quota);
-        self.breaker_open.with_label_values(&["quota"]).set(to_gauge(lacks_quota.into()));
-        let has_spot = policy.rollout_pools().any(|pool| pool.market == Market::Spot);
-        let spot_is_out = policy
-            .rollout_pools()
-            .filter(|pool| pool.market == Market::Spot)
-            .all(|pool| benched.contains(&pool.name));
-        self.fallback_active.set(if has_spot && spot_is_out { 1.0 } else { 0.0 });
-    }
-}
-
 /// A count that is kept elsewhere; it is read again and again, and may be read late.
 fn raise_to(counter: &IntCounter, count: u64) {
     counter.inc_by(count.saturating_sub(counter.get()));
-}
-
-fn labels(pool: &Pool) -> [&str; 3] {
-    [
-        pool.zone.as_ref().map_or("", |zone| zone.as_str()),
-        pool.instance_type.as_ref().map_or("", |instance_type| instance_type.as_str()),
-        match pool.market {
-            Market::Spot => "spot",
-            Market::OnDemand => "on_demand",
-        },
-    ]
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]

@@ -1,14 +1,21 @@
-//! `ebbtide drain --list`: the drains that stand, and one of them in words and as JSON.
+//! `ebbtide drain --list`: the drains that stand, one of them in words and as JSON, and the nodes that
+//! stand idle because of them.
+
+use std::time::Duration;
 
 use ebbtide_core::ids::ReplicaId;
+use ebbtide_core::scale::SILENCE_LIMIT;
 use ebbtide_queue::client::WorkQueue;
-use ebbtide_queue::control::{ControlView, DrainRecord, DrainState};
+use ebbtide_queue::control::{ControlView, DrainRecord, DrainState, NodeRecord};
 use serde_json::{Value, json};
 
 use super::words;
 use crate::place::Answer;
 use crate::table::Table;
 use crate::words::{span, thousands};
+
+/// Idle nodes that are named; further ones are counted.
+const IDLE_NAMED: usize = 20;
 
 /// Lists the drains that were not taken back, the one that must be over first at the top.
 ///
@@ -37,11 +44,36 @@ fn tell(view: &ControlView) -> Answer {
         ]);
     }
     let json: Vec<Value> = drains.iter().map(|drain| to_json(drain, view)).collect();
-    let text = match drains.is_empty() {
-        true => "no drain stands".to_owned(),
-        false => table.to_lines().join("\n"),
+    let mut lines = match drains.is_empty() {
+        true => vec!["no drain stands".to_owned()],
+        false => table.to_lines(),
     };
-    Answer { is_good: true, text, json: json!({ "ok": true, "drains": json }) }
+    lines.extend(idle_lines(view));
+    let json = json!({ "ok": true, "drains": json, "idleNodes": idle_json(view) });
+    Answer { is_good: true, text: lines.join("\n"), json }
+}
+
+/// Capacity that can be used again: nodes that stay although their EP group lost another one.
+fn idle_lines(view: &ControlView) -> Vec<String> {
+    let idle = view.idle_survivors(SILENCE_LIMIT);
+    let named = idle.iter().take(IDLE_NAMED).map(|(node, time)| {
+        let (node, replica) = (&node.node, &node.replica);
+        format!("{node} has stood idle for {}: its replica {replica} lost a node", span(*time))
+    });
+    let rest = idle.len().saturating_sub(IDLE_NAMED);
+    named.chain((rest > 0).then(|| format!("{rest} more stand idle"))).collect()
+}
+
+fn idle_json(view: &ControlView) -> Vec<Value> {
+    let idle = view.idle_survivors(SILENCE_LIMIT).into_iter();
+    let json = |(node, time): (&NodeRecord, Duration)| {
+        json!({
+            "node": node.node,
+            "replica": node.replica,
+            "idleSeconds": time.as_secs_f64(),
+        })
+    };
+    idle.map(json).collect()
 }
 
 /// Units that the nodes of a replica said they hold.
@@ -76,8 +108,6 @@ pub fn to_json(drain: &DrainRecord, view: &ControlView) -> Value {
 
 #[cfg(test)]
 pub mod tests {
-    use std::time::Duration;
-
     use ebbtide_queue::control::{DrainReason, NodeNames};
 
     use super::*;
@@ -123,5 +153,27 @@ n1       -     operator  draining     4  in 10 min  4.0 s ago"
         assert_eq!(answer.json["drains"][0]["lost"], json!(["a2"]));
         assert_eq!(answer.json["drains"][1]["secondsLeft"], 600.0);
         assert_eq!(tell(&ControlView::default()).text, "no drain stands");
+    }
+
+    #[test]
+    fn nodes_that_stand_idle_are_named_with_their_time_and_many_are_counted() {
+        let idle = |number: u64| NodeRecord {
+            idle_since: Some(NOW.minus(Duration::from_secs(100 - number))),
+            ..node(&format!("a{number:02}"), "ep-0")
+        };
+        let of = |count| ControlView {
+            now: NOW,
+            nodes: (0..count).map(idle).collect(),
+            ..ControlView::default()
+        };
+        let answer = tell(&of(1));
+        assert_eq!(
+            answer.text,
+            "no drain stands\na00 has stood idle for 100 s: its replica ep-0 lost a node"
+        );
+        assert_eq!(answer.json["idleNodes"][0]["idleSeconds"], 100.0);
+        let text = tell(&of(25)).text;
+        assert_eq!(text.lines().count(), 1 + IDLE_NAMED + 1);
+        assert!(text.ends_with("\n5 more stand idle"), "{text}");
     }
 }

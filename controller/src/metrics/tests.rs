@@ -1,5 +1,9 @@
 //! Laws of the controller's metrics.
 
+use std::collections::BTreeMap;
+
+use ebbtide_queue::control::NodeState;
+
 use super::*;
 
 #[test]
@@ -30,5 +34,30 @@ fn tokens_are_those_of_the_queue_however_often_they_are_read() {
         r#"ebbtide_tokens_preserved_total{role="rollout"} 800"#,
     ] {
         assert!(text.contains(line), "{text}");
+    }
+}
+
+#[test]
+fn idle_survivors_are_counted_and_unknown_is_not_zero() {
+    let metrics = Metrics::new().expect("names differ");
+    let now = UnixMillis(100_000);
+    let node = |idle_since| NodeRecord {
+        idle_since,
+        heartbeat: now,
+        ..NodeRecord::new("n/b/agent-p".parse().expect("valid"), NodeState::Drained)
+    };
+    let nodes = vec![node(Some(UnixMillis(30_000))), node(Some(UnixMillis(90_000))), node(None)];
+    let view = ControlView { now, nodes, ..ControlView::default() };
+    for (view, nodes, seconds) in
+        [(Some(&view), "2", "70"), (Some(&ControlView::default()), "0", "0"), (None, "NaN", "NaN")]
+    {
+        metrics.show_idle(view);
+        let text = metrics.render();
+        for line in [
+            format!("ebbtide_idle_survivor_nodes{{role=\"rollout\"}} {nodes}"),
+            format!("ebbtide_idle_survivor_seconds{{role=\"rollout\"}} {seconds}"),
+        ] {
+            assert!(text.contains(&line), "{line}\n{text}");
+        }
     }
 }

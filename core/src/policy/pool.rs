@@ -35,6 +35,16 @@ pub enum Market {
     OnDemand,
 }
 
+impl Market {
+    /// The wire name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Spot => "spot",
+            Self::OnDemand => "on_demand",
+        }
+    }
+}
+
 /// One capacity pool: instance type × zone × market.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pool {

@@ -9,6 +9,8 @@ mod memory;
 mod records;
 mod reports;
 
+use std::time::Duration;
+
 use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::ledger::Ledger;
 use ebbtide_core::time::UnixMillis;
@@ -176,10 +178,52 @@ impl ControlView {
         }
     }
 
+    /// Nodes that stand idle although they stay, since their EP group lost another one, and for how
+    /// long; the longest first. Those that have been silent for longer than `silence_limit` are
+    /// unknown, not idle.
+    pub fn idle_survivors(&self, silence_limit: Duration) -> Vec<(&NodeRecord, Duration)> {
+        let is_heard = |node: &&NodeRecord| self.now.since(node.heartbeat) <= silence_limit;
+        let idle = |node: &'_ NodeRecord| Some(self.now.since(node.idle_since?));
+        let idle = self.nodes.iter().filter(is_heard).filter_map(|node| Some((node, idle(node)?)));
+        let mut idle: Vec<_> = idle.collect();
+        idle.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.node.cmp(&b.0.node)));
+        idle
+    }
+
     /// The drain of a replica, if there is one that was not cancelled.
     pub fn active_drain(&self, replica: &ReplicaId) -> Option<&DrainRecord> {
         self.drains
             .iter()
             .find(|drain| drain.replica == *replica && drain.state != DrainState::Cancelled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn survivors_that_stand_idle_are_told_the_longest_first_and_silent_ones_are_not() {
+        let now = UnixMillis(100_000);
+        let node = |name: &str, idle_s: Option<u64>, silence_s| {
+            let holder = format!("{name}/b/agent-p").parse().expect("valid");
+            NodeRecord {
+                idle_since: idle_s.map(|seconds| now.minus(Duration::from_secs(seconds))),
+                heartbeat: now.minus(Duration::from_secs(silence_s)),
+                ..NodeRecord::new(holder, NodeState::Drained)
+            }
+        };
+        let nodes = vec![
+            node("a", Some(5), 1),
+            node("b", Some(30), 10),
+            node("c", None, 0),
+            node("d", Some(60), 11),
+            node("e", Some(5), 0),
+        ];
+        let view = ControlView { now, nodes, ..ControlView::default() };
+        let idle = view.idle_survivors(Duration::from_secs(10));
+        let told = idle.iter().map(|(node, time)| (node.node.as_str(), time.as_secs()));
+        let told: Vec<_> = told.collect();
+        assert_eq!(told, [("b", 30), ("a", 5), ("e", 5)]);
     }
 }
