@@ -228,6 +228,7 @@ fn observe(shared: &Shared, tokens_per_second: f64, load: &NodeLoad) {
     metrics.replica_slow.set(i64::from(shared.straggler.borrow().is_some()));
     metrics.gate_open.set(i64::from(shared.gate.is_open()));
     metrics.tokens.per_second.set(tokens_per_second);
+    metrics.show_node(shared.config.role, &shared.identity());
     for (index, engine) in load.engines.iter().enumerate() {
         metrics.engines.show(index, &engine.figures, engine.places);
         metrics.engines.show_startup(index, &engine.startup);

@@ -7,12 +7,15 @@ mod streams;
 use std::collections::BTreeMap;
 
 use ebbtide_core::notice::NoticeKind;
+use ebbtide_core::policy::Market;
 use ebbtide_core::sample::Chunk;
 use ebbtide_queue::command::HandBackCause;
+use ebbtide_queue::control::NodeRole;
 use ebbtide_queue::reply::Grant;
 use prometheus::core::Collector;
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
 };
 
 pub(crate) use engines::EngineMetrics;
@@ -20,6 +23,7 @@ pub(crate) use evictions::EvictionMetrics;
 pub(crate) use streams::StreamMetrics;
 
 use crate::imds::{Answer, Source};
+use crate::shared::InstanceFacts;
 
 /// Causes of a hand-back, as labels.
 const CAUSES: [HandBackCause; 5] = [
@@ -55,6 +59,7 @@ pub(crate) struct Metrics {
     pub(crate) webhook_failures: IntCounter,
     pub(crate) node_watch_failures: IntCounter,
     pub(crate) evictions: EvictionMetrics,
+    node_info: IntGaugeVec,
 }
 
 impl Metrics {
@@ -119,6 +124,14 @@ impl Metrics {
                 "Failed tries to follow the Kubernetes node and its pods.",
             ),
             evictions: EvictionMetrics::new(),
+            node_info: IntGaugeVec::new(
+                Opts::new(
+                    "ebbtide_node_info",
+                    "1; what the node is for, how it is bought and where it is; empty if unknown.",
+                ),
+                &["role", "market", "zone"],
+            )
+            .expect(VALID),
         }
     }
 
@@ -127,7 +140,7 @@ impl Metrics {
     /// # Errors
     /// A family of the same name is there already.
     pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        let families: [Box<dyn Collector>; 25] = [
+        let families: [Box<dyn Collector>; 26] = [
             Box::new(self.notices.clone()),
             Box::new(self.notice_lead.clone()),
             Box::new(self.drain_duration.clone()),
@@ -153,6 +166,7 @@ impl Metrics {
             Box::new(self.node_watch_failures.clone()),
             Box::new(self.evictions.calls.clone()),
             Box::new(self.evictions.blocked.clone()),
+            Box::new(self.node_info.clone()),
         ];
         families
             .into_iter()
@@ -166,6 +180,15 @@ impl Metrics {
 
     pub(crate) fn handed_back(&self, cause: HandBackCause) -> &IntCounter {
         &self.handed_back[&cause]
+    }
+
+    /// Shows what the node is for and where it is, as far as that is known by now.
+    pub(crate) fn show_node(&self, role: NodeRole, facts: &InstanceFacts) {
+        let market = facts.market.map_or("", Market::as_str);
+        let labels = [role.as_str(), market, facts.zone.as_deref().unwrap_or_default()];
+        // A node has one of these series: what was unknown before is no other node.
+        self.node_info.reset();
+        self.node_info.with_label_values(&labels).set(1);
     }
 
     pub(crate) fn imds_read(&self, source: Source, answer: Answer) {
@@ -268,14 +291,22 @@ mod tests {
         let metrics = Metrics::new();
         let registry = Registry::new();
         metrics.register(&registry).expect("names differ");
+        metrics.show_node(NodeRole::Rollout, &InstanceFacts::default());
         let families = registry.gather();
-        assert_eq!(families.len(), 25, "those of engines come with the engines");
+        assert_eq!(families.len(), 26, "those of engines come with the engines");
         let series: usize = families.iter().map(|family| family.get_metric().len()).sum();
         for kind in NoticeKind::ALL {
             metrics.notice(kind).inc();
         }
         let after: usize = registry.gather().iter().map(|f| f.get_metric().len()).sum();
         assert_eq!(after, series, "events add no series");
+        let (zone, market) = (Some("us-east-2b".to_owned()), Some(Market::OnDemand));
+        let facts = InstanceFacts { zone, market, ..InstanceFacts::default() };
+        metrics.show_node(NodeRole::Trainer, &facts);
+        let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather());
+        let info = "ebbtide_node_info{market=\"on_demand\",role=\"trainer\",zone=\"us-east-2b\"} 1";
+        let text = text.expect("valid");
+        assert!(text.contains(info) && text.matches("ebbtide_node_info{").count() == 1, "{text}");
         assert!(families.iter().all(|family| family.name().starts_with("ebbtide_")));
     }
 }

@@ -153,6 +153,16 @@ pub enum NodeRole {
     Trainer,
 }
 
+impl NodeRole {
+    /// The wire name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Rollout => "rollout",
+            Self::Trainer => "trainer",
+        }
+    }
+}
+
 /// The weights of a policy version, by reference.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct VersionRecord {
