@@ -63,7 +63,8 @@ pub enum Fault {
     WeightsRise,
 }
 
-const EVERY: [Fault; 25] = [
+/// All kinds.
+pub const EVERY: [Fault; 25] = [
     Fault::NodeLost,
     Fault::NodeNoticed,
     Fault::NoticeWithdrawn,

@@ -38,6 +38,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::books::{Auditor, Books};
+use self::faults::EVERY;
 use self::fleet::Fleet;
 use self::trainer::Trainer;
 use self::wire::{Tap, Wire};
@@ -56,6 +57,14 @@ const FIRST_VERSION: u64 = 3;
 /// Samples of a prompt, and tokens of the longest ones.
 const GROUP_SIZE: u16 = 4;
 const LONGEST: u32 = 40;
+
+/// Looks at the books in each minute: half of those that are due, as the queue is away at times.
+const LOOKS_PER_MINUTE: u64 = 7;
+
+/// How long things fail.
+fn minutes() -> u32 {
+    if is_long() { 10 } else { 1 }
+}
 
 /// What everybody shares.
 struct Site {
@@ -198,8 +207,7 @@ async fn whatever_fails_no_sequence_is_lost_or_doubled_and_every_token_is_accoun
         let mut fleet = Fleet::start(&site, redis, seed).await;
         let is_full = |it: &ShardStatus| it.leased >= IN_FLIGHT;
         site.queue_becomes("2,000 sequences in flight", is_full).await;
-        let minutes = if is_long() { 10 } else { 1 };
-        let over_at = Instant::now() + Duration::from_secs(60) * minutes;
+        let over_at = Instant::now() + Duration::from_secs(60) * minutes();
         while Instant::now() < over_at {
             fleet.strike().await;
         }
@@ -227,4 +235,9 @@ async fn whatever_fails_no_sequence_is_lost_or_doubled_and_every_token_is_accoun
     );
     // Past the capture, as this is worth reading where all is well.
     std::io::stderr().write_all(table.as_bytes()).unwrap();
+    // A slow machine has not the time for all kinds in a minute.
+    let kinds = if is_long() { EVERY.len() } else { EVERY.len() / 2 };
+    assert!(struck.len() >= kinds, "{} of {} kinds of faults struck", struck.len(), EVERY.len());
+    let looks = LOOKS_PER_MINUTE * u64::from(minutes());
+    assert!(auditor.looks >= looks, "the books were right {} times only", auditor.looks);
 }
