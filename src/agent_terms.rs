@@ -28,6 +28,7 @@ pub fn apply(policy: &FleetPolicy, config: &mut AgentConfig) {
         sizing_takes_pods: policy.rollout_pools().any(|pool| pool.provider.kind().takes_pods()),
         on_blocked_eviction: policy.drain.on_blocked_eviction,
     };
+    config.delete_wedged_engine_after = policy.rollout.delete_wedged_engine_after;
     config.weights.max_lag = u64::from(policy.staleness.max_lag);
     let price = |pool: &Pool| {
         Some(NodePrice {

@@ -38,6 +38,7 @@ use crate::shared::{InstanceFacts, NodeStanding, Shared};
 use crate::slowness;
 use crate::socket;
 use crate::webhook::Webhook;
+use crate::wedged;
 use crate::workers::{self, WorkerDesk, Workers};
 
 /// Sightings that may wait: three sources look at most ten times a second.
@@ -164,6 +165,7 @@ impl Agent {
             queue_answered_at: watch::Sender::new(None),
             is_reclaimed: watch::Sender::new(false),
             engine_pod: watch::Sender::default(),
+            deleted_pods: Mutex::default(),
             straggler: watch::Sender::default(),
             queue_trouble: watch::Sender::default(),
             membership: watch::Sender::default(),
@@ -204,14 +206,15 @@ impl Agent {
         let (sightings, sighted) = mpsc::channel(SIGHTINGS_WAITING);
         let (views, viewed) = watch::channel(None);
         let (sights, seen) = watch::channel(NodeSight::default());
-        let found = seen.clone();
+        let (found, watched) = (seen.clone(), seen.clone());
         let inputs = Inputs { sightings: sighted, views: viewed, sights: seen, shutdown };
         let kubernetes = interruption::Kubernetes { marks: marks.clone(), pods: pods.clone() };
         first_of([
             interruption::run(shared.clone(), kubernetes, inputs).boxed(),
             hosting::host(shared.clone(), found).boxed(),
             meeting::meet(&shared, views).boxed(),
-            slowness::tell(&shared, marks).boxed(),
+            slowness::tell(&shared, marks.clone()).boxed(),
+            wedged::tend(&shared, marks, pods.clone(), watched).boxed(),
             watch_imds(&shared, imds, sightings).boxed(),
             pods.follow(shared.config.node(), &sights),
             connect(connecting).boxed(),

@@ -51,6 +51,8 @@ pub struct AgentConfig {
     pub drain: DrainTerms,
     /// What is done about engines whose weights are too old.
     pub weights: WeightsTerms,
+    /// How long an engine must hang or fail before its pod is deleted; none: it never is.
+    pub delete_wedged_engine_after: Option<Duration>,
     /// What nodes cost, by the policy's pools; for closing reports.
     pub prices: Vec<NodePrice>,
     /// How often things are done.
@@ -78,6 +80,7 @@ impl AgentConfig {
             lease: LeaseTerms::default(),
             drain: DrainTerms::default(),
             weights: WeightsTerms::default(),
+            delete_wedged_engine_after: None,
             prices: Vec::new(),
             pace: Pace::default(),
             listen: None,

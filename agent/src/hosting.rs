@@ -233,7 +233,7 @@ fn admit(
                 ledger.refuse(grant, &terms, HandBackCause::Engine.into(), now);
                 continue;
             }
-            if slot.is_to_load() {
+            if slot.takes_nothing_more() {
                 ledger.refuse(grant, &terms, HandBackCause::Weights.into(), now);
                 continue;
             }

@@ -21,6 +21,7 @@ mod ledger;
 pub mod marks;
 mod meeting;
 mod metrics;
+mod operator;
 mod pulse;
 mod rhythm;
 mod server;
@@ -28,6 +29,7 @@ mod shared;
 mod slowness;
 mod socket;
 mod webhook;
+mod wedged;
 mod workers;
 
 pub use agent::{Agent, AgentError, AgentHandle, AgentReport, Outside, run};

@@ -59,6 +59,7 @@ pub(crate) struct Metrics {
     pub(crate) webhook_failures: IntCounter,
     pub(crate) node_watch_failures: IntCounter,
     pub(crate) evictions: EvictionMetrics,
+    pub(crate) wedged_pods_deleted: IntCounter,
     node_info: IntGaugeVec,
 }
 
@@ -124,6 +125,10 @@ impl Metrics {
                 "Failed tries to follow the Kubernetes node and its pods.",
             ),
             evictions: EvictionMetrics::new(),
+            wedged_pods_deleted: counter(
+                "ebbtide_wedged_engine_pods_deleted_total",
+                "Pods deleted because their engines hung or failed for too long.",
+            ),
             node_info: IntGaugeVec::new(
                 Opts::new(
                     "ebbtide_node_info",
@@ -140,7 +145,7 @@ impl Metrics {
     /// # Errors
     /// A family of the same name is there already.
     pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        let families: [Box<dyn Collector>; 26] = [
+        let families: [Box<dyn Collector>; 27] = [
             Box::new(self.notices.clone()),
             Box::new(self.notice_lead.clone()),
             Box::new(self.drain_duration.clone()),
@@ -166,6 +171,7 @@ impl Metrics {
             Box::new(self.node_watch_failures.clone()),
             Box::new(self.evictions.calls.clone()),
             Box::new(self.evictions.blocked.clone()),
+            Box::new(self.wedged_pods_deleted.clone()),
             Box::new(self.node_info.clone()),
         ];
         families
@@ -293,7 +299,7 @@ mod tests {
         metrics.register(&registry).expect("names differ");
         metrics.show_node(NodeRole::Rollout, &InstanceFacts::default());
         let families = registry.gather();
-        assert_eq!(families.len(), 26, "those of engines come with the engines");
+        assert_eq!(families.len(), 27, "those of engines come with the engines");
         let series: usize = families.iter().map(|family| family.get_metric().len()).sum();
         for kind in NoticeKind::ALL {
             metrics.notice(kind).inc();

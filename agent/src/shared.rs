@@ -1,6 +1,7 @@
 //! What all loops of one agent share.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ebbtide_core::ids::PolicyVersion;
@@ -60,6 +61,8 @@ pub(crate) struct Shared {
     /// When the node's engine pod was created, on the API server's clock, and how it came to run;
     /// none while that is unknown, or there are several.
     pub(crate) engine_pod: watch::Sender<Option<(Option<UnixMillis>, PodStart)>>,
+    /// Pods of wedged engines that this agent deletes, by UID, while they are there.
+    pub(crate) deleted_pods: Mutex<BTreeSet<String>>,
     /// Whether the replica is slower than its peers, as the controller found.
     pub(crate) straggler: watch::Sender<Option<StragglerRecord>>,
     /// Whether everything that earlier agents of the node held was handed back.
@@ -256,6 +259,10 @@ impl Shared {
         });
         let first = prices.next()?.dollars_per_hour;
         prices.all(|price| price.dollars_per_hour == first).then_some(first)
+    }
+
+    pub(crate) fn deleted_pods(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.deleted_pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn identity(&self) -> InstanceFacts {

@@ -6,6 +6,7 @@
 
 mod lateness;
 mod standing;
+mod wedge;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,6 +34,8 @@ pub(crate) struct EngineSlot {
     standing: Mutex<Standing>,
     /// It failed in service, and no stream of it has brought a token since.
     is_on_trial: AtomicBool,
+    /// Its pod is about to be deleted, or is on its way out by this agent's doing.
+    is_given_up: AtomicBool,
     /// A load was decided on.
     load_due: Notify,
     gauge: Mutex<Gauge>,
@@ -61,6 +64,7 @@ impl EngineSlot {
             pause_limit,
             standing: Mutex::default(),
             is_on_trial: AtomicBool::new(false),
+            is_given_up: AtomicBool::new(false),
             load_due: Notify::new(),
             gauge: Mutex::new(gauge),
         }
@@ -72,7 +76,21 @@ impl EngineSlot {
 
     /// Whether it is tried with one unit alone: it refused what it was given last, or it failed.
     fn is_tried(&self) -> bool {
-        self.is_in_trouble() || self.is_on_trial.load(Ordering::Relaxed)
+        self.is_in_trouble() || self.is_on_trial()
+    }
+
+    fn is_on_trial(&self) -> bool {
+        self.is_on_trial.load(Ordering::Relaxed)
+    }
+
+    /// Gives it nothing more, or lets it have work again.
+    pub(crate) fn give_up(&self, is_given_up: bool) {
+        self.is_given_up.store(is_given_up, Ordering::Relaxed);
+    }
+
+    /// Whether it may not be given what was leased for it: it is to load weights, or was given up.
+    pub(crate) fn takes_nothing_more(&self) -> bool {
+        self.is_given_up.load(Ordering::Relaxed) || self.is_to_load()
     }
 
     /// Units that it may be given now, besides what it has.
@@ -135,7 +153,7 @@ impl EngineSlot {
     /// Its weights, when it may be given work at `now`. One that lacks an ability is, now and
     /// then, as only a stream can show that it was mended.
     pub(crate) fn admits(&self, now: Instant) -> Option<PolicyVersion> {
-        self.standing().admits(now)
+        self.standing().admits(now).filter(|_| !self.is_given_up.load(Ordering::Relaxed))
     }
 
     /// Whether it refused the work that it was given last.
@@ -196,8 +214,8 @@ impl EngineSlot {
 
     /// It failed in service: not ready until a probe is good again, and then on trial.
     pub(crate) fn condemn(&self, why: &str, now: Instant) {
-        self.is_on_trial.store(true, Ordering::Relaxed);
-        self.standing().condemn(why, now);
+        let was_on_trial = self.is_on_trial.swap(true, Ordering::Relaxed);
+        self.standing().condemn(why, was_on_trial, now);
     }
 
     /// Takes in the answer to a probe.

@@ -10,6 +10,7 @@ mod found;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ebbtide_core::ids::RunId;
 use ebbtide_queue::command::HandBackCause;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -20,7 +21,7 @@ use super::admission::EngineHeld;
 use super::engines::EngineSlot;
 use crate::config::AgentConfig;
 use crate::engine::{DetectedEngine, Engine};
-use crate::kubernetes::NodeSight;
+use crate::kubernetes::{NodeSight, SeenPod};
 use crate::shared::Shared;
 
 /// Most engines of a node (contract, section 6).
@@ -71,6 +72,19 @@ impl Roster {
     /// The one with this number.
     pub(super) fn at(&self, index: usize) -> Option<Hosted> {
         self.hosted.borrow().get(index).cloned()
+    }
+
+    /// The engines of a pod; none where one of them is not this agent's, or does not run.
+    pub(crate) fn of_pod(&self, pod: &SeenPod, run: &RunId) -> Option<Vec<Arc<EngineSlot>>> {
+        let (found, is_awaited) = found_engines(std::slice::from_ref(pod), run);
+        let hosted = self.hosted.borrow();
+        let is_whole = !is_awaited && !found.is_empty() && found.len() == pod.engines.len();
+        let slot = |found: &Found| {
+            let is_it =
+                |it: &&Hosted| !it.gone.is_cancelled() && found.may_be(it.slot.engine.address());
+            hosted.iter().find(is_it).map(|it| it.slot.clone())
+        };
+        is_whole.then(|| found.iter().map(slot).collect()).flatten()
     }
 
     pub(super) fn subscribe(&self) -> watch::Receiver<Vec<Hosted>> {

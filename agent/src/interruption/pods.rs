@@ -5,7 +5,9 @@ use tokio::time::Instant;
 use super::Flow;
 use super::drain::RunningDrain;
 use crate::eviction::{DrainAround, EvictionTerms, Holdings};
-use crate::kubernetes::{Membership, NodeSight, engine_pod_of, engines_leave, membership_of};
+use crate::kubernetes::{
+    Membership, NodeSight, SeenPod, engine_pod_of, engines_leave, membership_of,
+};
 use crate::shared::Shared;
 
 impl Flow {
@@ -68,7 +70,9 @@ impl Flow {
     }
 
     pub(super) fn judge_sight(&mut self, now: Instant) {
-        let is_own = |pod: &_| self.evictions.has_asked(pod);
+        let is_own = |pod: &SeenPod| {
+            self.evictions.has_asked(pod) || self.shared.deleted_pods().contains(&pod.id.uid)
+        };
         let wall = (self.shared.wall_clock)();
         for news in self.notices.see_node(&self.sight, is_own, wall, now) {
             self.tell_news(news, None);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ebbtide_core::ids::NodeName;
+use ebbtide_core::time::UnixMillis;
 use tokio::sync::watch;
 
 use super::pod::{PodId, SeenPod, Termination};
@@ -61,6 +62,14 @@ impl MemoryPods {
             let pods = state.nodes.values_mut().flat_map(|(_, pods)| pods);
             pods.filter(|pod| pod.id.uid == uid)
                 .for_each(|pod| pod.termination = Some(termination));
+        });
+    }
+
+    /// Starts a pod's containers anew, as the kubelet does.
+    pub fn restart(&self, uid: &str, started: UnixMillis) {
+        self.change(|state| {
+            let pods = state.nodes.values_mut().flat_map(|(_, pods)| pods);
+            pods.filter(|pod| pod.id.uid == uid).for_each(|pod| pod.start.started = Some(started));
         });
     }
 

@@ -31,6 +31,7 @@ mod restarts;
 mod soak;
 mod trainers;
 mod webhooks;
+mod wedged;
 mod weights;
 mod withdrawals;
 mod world;

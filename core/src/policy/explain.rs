@@ -94,6 +94,9 @@ fn rollout(spec: &FleetSpec) -> Vec<String> {
         let timeout = Written(rollout.gang_timeout);
         lines.push(format!("a replica that lacks a node is released after {timeout}"));
     }
+    if let Some(after) = rollout.delete_wedged_engine_after {
+        lines.push(format!("the pod of an engine that hangs for {} is deleted", Written(after)));
+    }
     lines
 }
 

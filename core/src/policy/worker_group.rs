@@ -88,6 +88,9 @@ pub struct RolloutPolicy {
     pub max_changes_per_tick: u32,
     /// `tick`: time between two decisions. Default 5s, 100ms to 5m.
     pub tick: Duration,
+    /// `deleteWedgedEngineAfter`: how long an engine must hang or fail, without a token, before its
+    /// agent deletes its pod; none (default) leaves it to people. 1m to 24h.
+    pub delete_wedged_engine_after: Option<Duration>,
 }
 
 /// When a new replica gets work.
@@ -187,6 +190,8 @@ impl RolloutPolicy {
             stabilization_down: read_window(rollout, "stabilizationDown", STABILIZATION_DOWN),
             max_changes_per_tick: rollout.or("maxChangesPerTick", number(1..=1000_u32), 4),
             tick: rollout.or("tick", duration(tick), Duration::from_secs(5)),
+            delete_wedged_engine_after: rollout
+                .optional("deleteWedgedEngineAfter", duration(Duration::from_mins(1)..=WINDOW_MAX)),
         }
     }
 }

@@ -11,6 +11,7 @@ use ebbtide_queue::client::Backoff;
 use tokio::time::Instant;
 
 use super::lateness::Lateness;
+use super::wedge::Wedge;
 use crate::engine::{EngineError, EngineFacts, Lack};
 use crate::hosting::startup::Startup;
 
@@ -78,6 +79,7 @@ pub(super) struct Standing {
     /// Since when probes have found it paused.
     paused_since: Option<Instant>,
     pub(super) lateness: Lateness,
+    pub(super) wedge: Wedge,
     pub(super) startup: Startup,
 }
 
@@ -94,6 +96,7 @@ impl Default for Standing {
             trouble: None,
             paused_since: None,
             lateness: Lateness::default(),
+            wedge: Wedge::default(),
             startup: Startup::default(),
         }
     }
@@ -149,9 +152,11 @@ impl Standing {
         }
     }
 
-    /// It failed in service: not ready until a probe is good again.
-    pub(super) fn condemn(&mut self, why: &str, now: Instant) {
+    /// It failed in service: not ready until a probe is good again. `was_on_trial`: no stream has
+    /// brought a token since the time before.
+    pub(super) fn condemn(&mut self, why: &str, was_on_trial: bool, now: Instant) {
         self.hold_off(now);
+        self.wedge.note_failed(was_on_trial, now);
         self.probe_failures = PROBE_FAILURES_LIMIT;
         self.condition = Condition::NotReady(why.to_owned());
     }
@@ -169,6 +174,7 @@ impl Standing {
         match answer {
             Ok(facts) => {
                 self.probe_failures = 0;
+                self.wedge.note_answer();
                 self.note_weights(&facts, &mut news);
                 self.note_pause(facts.is_paused, pause_limit, now);
                 let (is_held_off, serves_others) =
@@ -184,7 +190,7 @@ impl Standing {
             }
             // An engine that loads may be deaf to everything else; the load tells when it dies.
             Err(_) if self.lateness.is_loading() => {}
-            Err(error) => self.note_failure(&error),
+            Err(error) => self.note_failure(&error, now),
         }
         let after = self.told();
         news.condition = (after != before).then_some(after);
@@ -206,12 +212,19 @@ impl Standing {
         self.trouble = self.trouble.take().filter(|trouble| !is_over(trouble));
     }
 
-    fn note_failure(&mut self, error: &EngineError) {
+    pub(super) fn has_never_answered(&self) -> bool {
+        matches!(self.condition, Condition::Starting(_))
+    }
+
+    fn note_failure(&mut self, error: &EngineError, now: Instant) {
         self.probe_failures = self.probe_failures.saturating_add(1);
-        let is_starting = matches!(self.condition, Condition::Starting(_));
+        let is_starting = self.has_never_answered();
         let is_given_up = is_starting || self.is_away();
         if !self.is_silent && is_given_up {
             self.startup.note_away();
+        }
+        if self.is_away() {
+            self.wedge.note_away(now);
         }
         if is_starting {
             self.condition = Condition::Starting(Some(error.problem()));

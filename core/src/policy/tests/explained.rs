@@ -79,7 +79,7 @@ fn every_choice_has_its_words() {
             "dollarsPerNodeHour: 55, reservation: { id: cr-0a,
         startsAt: 2026-12-24T17:00:00Z, endsAt: 2026-12-25T18:00:00Z }",
         ),
-        ("  rollout:", "  rollout:\n    joinAt: stepEnd"),
+        ("  rollout:", "  rollout:\n    joinAt: stepEnd\n    deleteWedgedEngineAfter: 15m"),
     ];
     let text = shortest_with(pools, &edits) + more;
     let words = parse(&text).expect("valid").explain();
@@ -88,6 +88,7 @@ fn every_choice_has_its_words() {
         "  on demand; nodes from pool fixed, one of these numbers: 2, 4",
         "  buffer limit = 1 step = 32 groups = 256 samples",
         "  a new replica gets work from the next update on",
+        "  the pod of an engine that hangs for 15m is deleted",
         "  1 to 2 replicas, pools scorers",
         "  32 items at a time on a replica; starts take 2m until measured",
         "  0 to 9 replicas, pools cpus",

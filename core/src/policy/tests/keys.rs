@@ -41,6 +41,7 @@ fn the_shortest_policy_has_the_documented_defaults() {
     assert_eq!((rollout.startup_estimate, rollout.tick), (seconds(300), seconds(5)));
     assert_eq!(rollout.join_at, JoinPoint::AnyTime);
     assert_eq!(rollout.gang_timeout, seconds(600));
+    assert_eq!(rollout.delete_wedged_engine_after, None);
     assert_eq!((rollout.stabilization_up, rollout.stabilization_down), (seconds(0), seconds(300)));
     assert_eq!(policy.buffer.memory_alarm_percent, 80);
     assert_eq!((&policy.reward, &policy.environment), (&None, &None));
