@@ -204,8 +204,8 @@ impl Metrics {
         self.sizing.slow.set(to_gauge(replicas as u64));
     }
 
-    /// Shows how many nodes stand idle that survived a loss of their EP group, and for how long; none
-    /// while the records cannot be read.
+    /// Shows how many nodes stand idle that survived a loss of their EP group, and for how long;
+    /// none while the records cannot be read.
     pub(crate) fn show_idle(&self, view: Option<&ControlView>) {
         let idle = view.map(|view| view.idle_survivors(SILENCE_LIMIT));
         let longest =

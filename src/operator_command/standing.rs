@@ -1,5 +1,5 @@
-//! `ebbtide drain --list`: the drains that stand, one of them in words and as JSON, and the nodes that
-//! stand idle because of them.
+//! `ebbtide drain --list`: the drains that stand, one of them in words and as JSON, and the nodes
+//! that stand idle because of them.
 
 use std::time::Duration;
 
