@@ -91,23 +91,24 @@ impl Watch {
         self.deleted.retain(is_there);
         shared.deleted_pods().retain(is_there);
         let is_draining = shared.standing.borrow().drain.is_some();
-        let mut due = Vec::new();
-        for slot in shared.engines.slots() {
-            if !pods.iter().any(|pod| self.deleted.contains(&pod.id.uid)) {
-                slot.give_up(false);
-            }
-        }
+        let (mut due, mut given_up) = (Vec::new(), BTreeSet::new());
         for pod in pods.iter().filter(|pod| pod.termination.is_none() && !is_draining) {
             let Some(slots) = shared.engines.of_pod(pod, &shared.config.run) else { continue };
-            let why = self.why_wedged(pod, &slots, now);
-            slots.iter().for_each(|slot| slot.give_up(why.is_some()));
+            let Some(why) = self.why_wedged(pod, &slots, now) else { continue };
+            // First nothing more, then a look at what it has: in this order nothing slips through.
+            slots.iter().for_each(|slot| slot.give_up(true));
+            given_up.extend(slots.iter().map(|slot| slot.index));
             let is_idle = |slot: &Arc<EngineSlot>| {
                 shared.desk.ledger().held_on(slot.index) == EngineHeld::default()
             };
-            let Some(why) = why.filter(|_| slots.iter().all(is_idle)) else { continue };
-            if !self.deleted.contains(&pod.id.uid) {
+            if slots.iter().all(is_idle) && !self.deleted.contains(&pod.id.uid) {
                 due.push((pod.clone(), why));
             }
+        }
+        if self.deleted.is_empty() {
+            let others = shared.engines.slots().into_iter();
+            let others = others.filter(|slot| !given_up.contains(&slot.index));
+            others.for_each(|slot| slot.give_up(false));
         }
         due
     }

@@ -14,6 +14,9 @@ use ebbtide_queue::control::NodeState;
 
 use crate::world::{World, engine_config, group, until, within};
 
+/// What befalls an engine, and what is said of it.
+type Wedge = (fn(&EngineHandle), &'static str);
+
 fn bind(world: &World, name: &str, engine: &EngineEmulator, started: u64) {
     let node: NodeName = "n1".parse().unwrap();
     let port = EnginePort { url: Some(engine.base_url()), also: Vec::new(), run: None };
@@ -50,7 +53,7 @@ async fn pod_of_a_wedged_engine_is_deleted_with_nothing_held_and_its_successor_w
         engine.fail_next(10_000, 500);
     };
     let is_left_paused = |engine: &EngineHandle| engine.pause(PauseMode::Keep);
-    let wedges: [(fn(&EngineHandle), &str); 3] = [
+    let wedges: [Wedge; 3] = [
         (hangs, "fails every call"),
         (fails, "fails every call"),
         (is_left_paused, "was left paused"),

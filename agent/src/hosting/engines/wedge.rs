@@ -54,7 +54,7 @@ impl Standing {
         }
         let away = self.wedge.away_since.map(|since| now.saturating_duration_since(since));
         let paused = self.paused_for(now).and_then(|paused| paused.checked_sub(pause_limit));
-        // It counts until its last failure: with nothing to do, nobody knows whether it still fails.
+        // It counts until its last failure: with nothing to do, nobody knows if it still fails.
         let failing = self.wedge.failing.filter(|_| is_on_trial);
         let failing = failing.map(|(first, last)| last.saturating_duration_since(first));
         let all = [
