@@ -13,6 +13,7 @@ mod arguments;
 mod cordon;
 #[path = "../../tests/suite/lane/faulty.rs"]
 #[allow(clippy::unwrap_used, reason = "the tests and the benchmark end at its first surprise")]
+#[expect(dead_code, reason = "the tests use more of it")]
 mod faulty;
 mod fleet;
 mod group;

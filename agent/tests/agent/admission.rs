@@ -170,8 +170,9 @@ async fn engine_with_a_full_kv_cache_is_given_less() {
     let ended = engine.counts().finished_length;
     let most = most(&engine, ended + 16..64, |counts| counts.running);
     world.take_samples(64).await;
+    // It may be tried with one more once some have ended, never with all of them.
     let most = within(most).await.expect("no panic");
-    assert!(most <= 14, "{most} ran in it");
+    assert!(most <= 15, "{most} ran in it");
     assert_eq!(node.agent.counts().handed_back_total(), 0);
 }
 
