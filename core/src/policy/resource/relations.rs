@@ -1,7 +1,9 @@
 //! What `rules` and `pool_rules` say, in the language of the cluster (CEL).
 //!
 //! Optional keys without a fixed default are asked for first (`has`). Durations can be added there
-//! and not divided, which is why half of a lease is written as twice the renewal.
+//! and not divided, which is why half of a lease is written as twice the renewal. That two pools
+//! size the same object is left to the controller: comparing what they name costs more than a
+//! cluster allows.
 
 use serde_json::{Value, json};
 
@@ -153,20 +155,6 @@ const RELATIONS: &[Rules] = &[
                 "self.pools.all(p, !has(p.autoScalingGroup) || self.pools.exists_one(q, \
                  has(q.autoScalingGroup) && q.autoScalingGroup == p.autoScalingGroup))",
                 "an Auto Scaling group must belong to one pool",
-            ),
-            (
-                "self.pools.all(p, !has(p.scale) || self.pools.exists_one(q, has(q.scale) && \
-                 q.scale.kind == p.scale.kind && q.scale.name == p.scale.name && \
-                 (has(q.scale.namespace) ? q.scale.namespace : '') == \
-                 (has(p.scale.namespace) ? p.scale.namespace : '')))",
-                "an object must be scaled for one pool",
-            ),
-            (
-                "self.pools.all(p, !has(p.workers) || self.pools.exists_one(q, has(q.workers) && \
-                 q.workers.template == p.workers.template && \
-                 (has(q.workers.namespace) ? q.workers.namespace : '') == \
-                 (has(p.workers.namespace) ? p.workers.namespace : '')))",
-                "a template of workers must belong to one pool",
             ),
             (
                 "self.rollout.pools.all(n, self.pools.exists(p, p.name == n))",
