@@ -3,8 +3,8 @@
 //! Keys, ranges and fixed defaults come from the readers of the policy, through `outline`; what
 //! keys have to do with each other is said again for the cluster in `relations`, and a test asks a
 //! real API server whether it refuses what `rules` refuses. What only this version cannot do
-//! ([`FleetPolicy::unsupported_sizing`](super::FleetPolicy::unsupported_sizing)) is accepted, and so
-//! are two pools that size the same object: the controller answers these with a condition.
+//! ([`FleetPolicy::unsupported_sizing`](super::FleetPolicy::unsupported_sizing)) is accepted, and
+//! two pools that size the same object are: the controller answers these with a condition.
 
 mod relations;
 mod status;
