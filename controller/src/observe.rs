@@ -19,7 +19,7 @@ use ebbtide_queue::control::{self, ControlView, NodeRecord};
 use ebbtide_queue::status::ShardStatus;
 use tokio::time::Instant;
 
-use crate::capacity::{Capacity, LOOK_LIMIT};
+use crate::capacity::{Capacity, LOOK_LIMIT, unread};
 
 mod others;
 mod replicas;
@@ -92,12 +92,9 @@ async fn read_view(queue: &WorkQueue) -> Result<ControlView, String> {
 }
 
 async fn read_pools(capacity: &dyn Capacity, pools: &[&Pool]) -> Vec<PoolView> {
-    let unread = |pool: &&Pool| {
-        PoolView::unread(pool.name.clone(), format!("no answer within {CAPACITY_LIMIT:?}"))
-    };
     match tokio::time::timeout(CAPACITY_LIMIT, capacity.observe(pools)).await {
         Ok(views) => views,
-        Err(_) => pools.iter().map(unread).collect(),
+        Err(_) => unread(pools, &format!("no answer within {CAPACITY_LIMIT:?}")),
     }
 }
 

@@ -19,7 +19,7 @@ use ebbtide_core::observation::{Activities, InstanceId, InstanceView, PoolView, 
 use ebbtide_core::policy::{AutoScalingGroupName, Market, Pool, PoolName, Provider};
 
 use super::ec2::Instances;
-use super::{Capacity, CapacityError};
+use super::{Capacity, CapacityError, unread};
 use crate::aws::{AwsError, call};
 use crate::metrics::ApiCalls;
 
@@ -232,10 +232,6 @@ fn group_of(pool: &Pool) -> Option<&AutoScalingGroupName> {
     }
 }
 
-fn foreign(pool: &Pool) -> CapacityError {
-    CapacityError::Foreign { pool: pool.name.to_string() }
-}
-
 #[async_trait]
 impl Capacity for AsgCapacity {
     async fn observe(&self, pools: &[&Pool]) -> Vec<PoolView> {
@@ -243,18 +239,17 @@ impl Capacity for AsgCapacity {
             pools.iter().filter_map(|pool| group_of(pool)).collect();
         let groups = match self.describe_groups(&names).await {
             Ok(groups) => groups,
-            Err(error) => {
-                let why = error.to_string();
-                let unread = |pool: &&Pool| PoolView::unread(pool.name.clone(), why.clone());
-                return pools.iter().map(unread).collect();
-            }
+            Err(error) => return unread(pools, &error.to_string()),
         };
         let shown = groups.values().flat_map(|group| convert::pool_size(group).instances);
         let ids: BTreeSet<InstanceId> = shown.map(|InstanceView { id, .. }| id).collect();
         self.learn_machines(&ids).await;
         let views = pools.iter().map(|pool| async {
             let Some(name) = group_of(pool) else {
-                return PoolView::unread(pool.name.clone(), foreign(pool).to_string());
+                return PoolView::unread(
+                    pool.name.clone(),
+                    CapacityError::foreign(pool).to_string(),
+                );
             };
             let Some(group) = groups.get(name.as_str()) else {
                 let why = format!("there is no Auto Scaling group {name}");
@@ -276,12 +271,11 @@ impl Capacity for AsgCapacity {
     }
 
     async fn raise(&self, pool: &Pool, from: u32, to: u32, _: u32) -> Result<(), CapacityError> {
-        let name = group_of(pool).ok_or_else(|| foreign(pool))?;
+        let name = group_of(pool).ok_or_else(|| CapacityError::foreign(pool))?;
         let groups = self.describe_groups(&[name]).await?;
         let found = groups.get(name.as_str()).map(convert::desired);
         if found != Some(from) || to <= from {
-            let got = found.unwrap_or(0);
-            return Err(CapacityError::Moved { pool: pool.name.to_string(), expected: from, got });
+            return Err(CapacityError::moved(pool, from, found.unwrap_or(0)));
         }
         let desired = i32::try_from(to).unwrap_or(i32::MAX);
         call("SetDesiredCapacity", &self.calls, || {
@@ -297,7 +291,7 @@ impl Capacity for AsgCapacity {
     }
 
     async fn protect(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError> {
-        let name = group_of(pool).ok_or_else(|| foreign(pool))?;
+        let name = group_of(pool).ok_or_else(|| CapacityError::foreign(pool))?;
         // The tag first: no protection of ours is without it.
         self.instances.tag(instances, PROTECTION_TAG).await?;
         {
@@ -312,7 +306,7 @@ impl Capacity for AsgCapacity {
     }
 
     async fn terminate(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError> {
-        let name = group_of(pool).ok_or_else(|| foreign(pool))?;
+        let name = group_of(pool).ok_or_else(|| CapacityError::foreign(pool))?;
         // An instance on its way out is no more counted: asking again would take another one's
         // place from the desired size.
         let groups = self.describe_groups(&[name]).await?;

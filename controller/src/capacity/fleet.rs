@@ -24,7 +24,7 @@ use ebbtide_core::time::UnixMillis;
 use tokio::time::Instant;
 
 use super::ec2::{Instances, filter, is_in, market_of, node_of};
-use super::{Capacity, CapacityError};
+use super::{Capacity, CapacityError, look_at_each};
 use crate::aws::call;
 use crate::metrics::ApiCalls;
 use launch::{Bought, POOL_TAG, RUN_TAG, judge, request, token};
@@ -172,7 +172,7 @@ impl FleetCapacity {
 fn launch_of(pool: &Pool) -> Result<&FleetLaunch, CapacityError> {
     match &pool.provider {
         Provider::Fleet(launch) => Ok(launch),
-        _ => Err(CapacityError::Foreign { pool: pool.name.to_string() }),
+        _ => Err(CapacityError::foreign(pool)),
     }
 }
 
@@ -202,11 +202,7 @@ fn view(instance: &Instance) -> Option<InstanceView> {
 #[async_trait]
 impl Capacity for FleetCapacity {
     async fn observe(&self, pools: &[&Pool]) -> Vec<PoolView> {
-        let looks = pools.iter().map(async |pool| {
-            let look = self.look(pool).await;
-            look.unwrap_or_else(|error| PoolView::unread(pool.name.clone(), error.to_string()))
-        });
-        futures::future::join_all(looks).await
+        look_at_each(pools, |pool| self.look(pool)).await
     }
 
     async fn find_gone(
@@ -220,8 +216,7 @@ impl Capacity for FleetCapacity {
     async fn raise(&self, pool: &Pool, from: u32, to: u32, gang: u32) -> Result<(), CapacityError> {
         let present = self.read(pool).await?;
         if counted(&present) != from || to <= from {
-            let (pool, got) = (pool.name.to_string(), counted(&present));
-            return Err(CapacityError::Moved { pool, expected: from, got });
+            return Err(CapacityError::moved(pool, from, counted(&present)));
         }
         let answers = self.memory().get(&pool.name).map_or(0, |memory| memory.answers);
         let gang = gang.max(1);

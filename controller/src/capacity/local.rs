@@ -191,7 +191,7 @@ impl State {
     }
 
     fn pool_mut(&mut self, pool: &Pool) -> Result<&mut PoolState, CapacityError> {
-        let foreign = || CapacityError::Foreign { pool: pool.name.to_string() };
+        let foreign = || CapacityError::foreign(pool);
         self.pools.get_mut(&pool.name).ok_or_else(foreign)
     }
 }
@@ -292,8 +292,7 @@ impl Capacity for LocalCapacity {
         let mut state = self.advanced();
         let found = state.pool_mut(pool)?;
         if found.desired != from || to < from {
-            let pool = pool.name.to_string();
-            return Err(CapacityError::Moved { pool, expected: from, got: found.desired });
+            return Err(CapacityError::moved(pool, from, found.desired));
         }
         found.desired = to;
         drop(state);

@@ -9,7 +9,7 @@ use ebbtide_core::observation::{InstanceId, PoolView};
 use ebbtide_core::policy::{Pool, PoolName, ProviderKind};
 use futures::future::join_all;
 
-use super::{Capacity, CapacityError, LOOK_LIMIT};
+use super::{Capacity, CapacityError, LOOK_LIMIT, unread};
 
 /// Providers by kind; a policy that changes may use others than before.
 #[derive(Default, Clone)]
@@ -49,10 +49,6 @@ async fn observe_own(provider: &dyn Capacity, pools: &[&Pool]) -> Vec<PoolView> 
         Ok(views) => views,
         Err(_) => unread(pools, &format!("no answer within {LOOK_LIMIT:?}")),
     }
-}
-
-fn unread(pools: &[&Pool], why: &str) -> Vec<PoolView> {
-    pools.iter().map(|pool| PoolView::unread(pool.name.clone(), why)).collect()
 }
 
 #[async_trait]

@@ -90,6 +90,16 @@ impl From<AwsError> for CapacityError {
 }
 
 impl CapacityError {
+    /// The pool is at `got` nodes, and the decision was made on `expected`.
+    pub(crate) fn moved(pool: &Pool, expected: u32, got: u32) -> Self {
+        Self::Moved { pool: pool.name.to_string(), expected, got }
+    }
+
+    /// The pool is of another provider.
+    pub(crate) fn foreign(pool: &Pool) -> Self {
+        Self::Foreign { pool: pool.name.to_string() }
+    }
+
     /// What a refusal says about its pool; `None` where nothing was refused.
     pub fn refusal(&self) -> Option<FailureKind> {
         match self {
@@ -153,4 +163,21 @@ pub trait Capacity: Send + Sync {
     /// # Errors
     /// The provider refused or did not answer; some may have been terminated.
     async fn terminate(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError>;
+}
+
+/// Looks at the pools side by side; one that cannot be read says why, and the others do not.
+async fn look_at_each<'a, L>(pools: &[&'a Pool], look: impl Fn(&'a Pool) -> L) -> Vec<PoolView>
+where
+    L: Future<Output = Result<PoolView, CapacityError>>,
+{
+    let views = futures::future::join_all(pools.iter().map(|pool| look(pool))).await;
+    let read = |(view, pool): (Result<PoolView, CapacityError>, &&Pool)| {
+        view.unwrap_or_else(|error| PoolView::unread(pool.name.clone(), error.to_string()))
+    };
+    views.into_iter().zip(pools).map(read).collect()
+}
+
+/// The pools, none of which could be read.
+pub(crate) fn unread(pools: &[&Pool], why: &str) -> Vec<PoolView> {
+    pools.iter().map(|pool| PoolView::unread(pool.name.clone(), why)).collect()
 }

@@ -22,7 +22,7 @@ use serde_json::json;
 
 use super::cluster::pod::{DELETION_COST, SeenPod};
 use super::cluster::{CONFLICTS_LIMIT, Cluster, Waiting, is_absent, is_conflict, within};
-use super::{Capacity, CapacityError};
+use super::{Capacity, CapacityError, look_at_each};
 use object::Object;
 
 /// How long a pool may have pods that no node can take until that is a failed launch: a node that
@@ -135,22 +135,14 @@ fn space(target: &ScaleTarget) -> Option<&str> {
 fn target_of(pool: &Pool) -> Result<&ScaleTarget, CapacityError> {
     match &pool.provider {
         Provider::Scale(target) => Ok(target),
-        _ => Err(CapacityError::Foreign { pool: pool.name.to_string() }),
+        _ => Err(CapacityError::foreign(pool)),
     }
-}
-
-fn moved(pool: &Pool, expected: u32, got: u32) -> CapacityError {
-    CapacityError::Moved { pool: pool.name.to_string(), expected, got }
 }
 
 #[async_trait]
 impl Capacity for ScaleCapacity {
     async fn observe(&self, pools: &[&Pool]) -> Vec<PoolView> {
-        let looks = pools.iter().map(async |pool| {
-            let look = self.look(pool).await;
-            look.unwrap_or_else(|error| PoolView::unread(pool.name.clone(), error.to_string()))
-        });
-        futures::future::join_all(looks).await
+        look_at_each(pools, |pool| self.look(pool)).await
     }
 
     async fn find_gone(
@@ -166,14 +158,14 @@ impl Capacity for ScaleCapacity {
         for _ in 0..CONFLICTS_LIMIT {
             let object = self.read_object(target).await?;
             if object.nodes() != from || to <= from {
-                return Err(moved(pool, from, object.nodes()));
+                return Err(CapacityError::moved(pool, from, object.nodes()));
             }
             if self.write(target, &object.scale, object.replicas_of(to)?).await? {
                 return Ok(());
             }
         }
         // Others write it all the time: what holds is read at the next tick.
-        Err(moved(pool, from, from))
+        Err(CapacityError::moved(pool, from, from))
     }
 
     async fn terminate(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError> {
@@ -199,6 +191,6 @@ impl Capacity for ScaleCapacity {
             }
         }
         let size = self.read_object(target).await?.nodes();
-        Err(moved(pool, size, size))
+        Err(CapacityError::moved(pool, size, size))
     }
 }

@@ -20,7 +20,7 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams, Propagation
 use super::cluster::pod::{SeenPod, in_the_way};
 use super::cluster::{Cluster, Waiting, is_absent, is_taken, leader_worker_sets, within};
 use super::scale::UNSCHEDULABLE_LIMIT;
-use super::{Capacity, CapacityError};
+use super::{Capacity, CapacityError, look_at_each};
 use copies::{Copies, TEMPLATE_LABEL};
 
 /// Copies of templates in one cluster.
@@ -88,7 +88,7 @@ fn space(workers: &WorkersTemplate) -> Option<&str> {
 fn template_of(pool: &Pool) -> Result<&WorkersTemplate, CapacityError> {
     match &pool.provider {
         Provider::Workers(workers) => Ok(workers),
-        _ => Err(CapacityError::Foreign { pool: pool.name.to_string() }),
+        _ => Err(CapacityError::foreign(pool)),
     }
 }
 
@@ -122,11 +122,7 @@ fn sets_to_delete(
 #[async_trait]
 impl Capacity for WorkersCapacity {
     async fn observe(&self, pools: &[&Pool]) -> Vec<PoolView> {
-        let looks = pools.iter().map(async |pool| {
-            let look = self.look(pool).await;
-            look.unwrap_or_else(|error| PoolView::unread(pool.name.clone(), error.to_string()))
-        });
-        futures::future::join_all(looks).await
+        look_at_each(pools, |pool| self.look(pool)).await
     }
 
     async fn find_gone(
@@ -141,8 +137,7 @@ impl Capacity for WorkersCapacity {
         let workers = template_of(pool)?;
         let copies = self.read(workers).await?;
         if copies.nodes() != from || to <= from {
-            let (pool, got) = (pool.name.to_string(), copies.nodes());
-            return Err(CapacityError::Moved { pool, expected: from, got });
+            return Err(CapacityError::moved(pool, from, copies.nodes()));
         }
         let sets = self.sets(workers);
         for copy in copies.next(to - from)? {
