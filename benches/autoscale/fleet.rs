@@ -14,6 +14,7 @@ use ebbtide_core::policy::{FleetPolicy, Market, Pool};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::control::{ControlView, NodeRecord, NodeState, TrainerRecord, VersionRecord};
 use ebbtide_queue::status::ShardStatus;
+use tokio::sync::Notify;
 
 pub const NODES_PER_REPLICA: u32 = 5;
 const NODES_PER_POOL: u32 = 100;
@@ -169,13 +170,23 @@ fn instance_id(number: u32) -> String {
     format!("i-{number:017x}")
 }
 
-/// A provider that shows the fleet's pools and does nothing.
-pub struct StandingPools(pub Fleet);
+/// A provider that shows these pools, tells when it is asked for more, and does nothing.
+pub struct StandingPools {
+    views: Vec<PoolView>,
+    /// Told at each call that raises.
+    pub raised: Notify,
+}
+
+impl StandingPools {
+    pub fn of(views: Vec<PoolView>) -> Self {
+        Self { views, raised: Notify::new() }
+    }
+}
 
 #[async_trait]
 impl Capacity for StandingPools {
     async fn observe(&self, _pools: &[&Pool]) -> Vec<PoolView> {
-        self.0.pool_views()
+        self.views.clone()
     }
 
     async fn find_gone(
@@ -193,6 +204,7 @@ impl Capacity for StandingPools {
         _to: u32,
         _gang: u32,
     ) -> Result<(), CapacityError> {
+        self.raised.notify_one();
         Ok(())
     }
 

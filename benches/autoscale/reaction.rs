@@ -4,24 +4,20 @@
 //! a prompt group is put into a real Redis; the clock stops when the provider is called. A fresh
 //! run and controller each time. Nothing is stabilised upwards, as is the default.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use async_trait::async_trait;
-use ebbtide_controller::capacity::{Capacity, CapacityError};
 use ebbtide_controller::controller::run;
 use ebbtide_controller::status::ControllerStatus;
-use ebbtide_core::observation::{Activities, InstanceId, PoolSize, PoolView, Signal};
-use ebbtide_core::policy::{FleetPolicy, Pool};
+use ebbtide_core::observation::{Activities, PoolSize, PoolView, Signal};
+use ebbtide_core::policy::{FleetPolicy, PoolName};
 use ebbtide_core::work::PromptGroup;
 use ebbtide_harness::{Figures, Redis, percentile_ms};
 use ebbtide_queue::reply::WriteReply;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::fleet::{Fleet, TICK};
+use super::fleet::{Fleet, StandingPools, TICK};
 use super::tick::{config, connect, outside};
 
 const CHANGES: u32 = 60;
@@ -61,7 +57,8 @@ async fn one_change(after: Duration) -> anyhow::Result<Duration> {
     let redis = Redis::start().await?;
     let queue = connect(&redis.url()).await?;
     queue.put_trainer(Fleet { nodes: 20 }.trainer(1)).await?;
-    let (pools, status) = (Arc::new(EmptyPools::default()), ControllerStatus::default());
+    let (pools, status) =
+        (Arc::new(StandingPools::of(vec![empty("spot".parse()?)])), ControllerStatus::default());
     let outside = outside(&redis.url(), pools.clone(), status.clone())?;
     let shutdown = CancellationToken::new();
     let policy = FleetPolicy::parse(POLICY, "reaction")?;
@@ -77,7 +74,7 @@ async fn one_change(after: Duration) -> anyhow::Result<Duration> {
     let began_at = Instant::now();
     let reply = queue.enqueue(PromptGroup::new("g1".parse()?, 1, vec![1, 2, 3])).await?;
     ensure!(reply == WriteReply::Ok, "a group was not enqueued: {reply:?}");
-    let called = tokio::time::timeout(LIMIT, pools.called.notified()).await;
+    let called = tokio::time::timeout(LIMIT, pools.raised.notified()).await;
     let took = began_at.elapsed();
     called.with_context(|| format!("no call came: {:?}", status.snapshot()))?;
     shutdown.cancel();
@@ -85,47 +82,7 @@ async fn one_change(after: Duration) -> anyhow::Result<Duration> {
     Ok(took)
 }
 
-/// A provider without nodes that tells when it is called.
-#[derive(Default)]
-struct EmptyPools {
-    called: Notify,
-}
-
-#[async_trait]
-impl Capacity for EmptyPools {
-    async fn observe(&self, pools: &[&Pool]) -> Vec<PoolView> {
-        let view = |pool: &&Pool| PoolView {
-            name: pool.name.clone(),
-            size: Signal::fresh(PoolSize::default()),
-            activities: Signal::fresh(Activities::default()),
-        };
-        pools.iter().map(view).collect()
-    }
-
-    async fn find_gone(
-        &self,
-        _pools: &[&Pool],
-        _instances: &[InstanceId],
-    ) -> Result<BTreeSet<InstanceId>, CapacityError> {
-        Ok(BTreeSet::new())
-    }
-
-    async fn raise(
-        &self,
-        _pool: &Pool,
-        _from: u32,
-        _to: u32,
-        _gang: u32,
-    ) -> Result<(), CapacityError> {
-        self.called.notify_one();
-        Ok(())
-    }
-
-    async fn terminate(
-        &self,
-        _pool: &Pool,
-        _instances: &[InstanceId],
-    ) -> Result<(), CapacityError> {
-        Ok(())
-    }
+fn empty(name: PoolName) -> PoolView {
+    let size = Signal::fresh(PoolSize::default());
+    PoolView { name, size, activities: Signal::fresh(Activities::default()) }
 }

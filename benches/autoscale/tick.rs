@@ -45,7 +45,7 @@ pub async fn measure(quick: bool, figures: &mut Figures) -> anyhow::Result<()> {
     for record in FLEET.records() {
         queue.put_node(record).await?;
     }
-    let (policy, pools) = (FLEET.policy("observe")?, StandingPools(FLEET));
+    let (policy, pools) = (FLEET.policy("observe")?, StandingPools::of(FLEET.pool_views()));
     let terms = SizingTerms::from(&policy);
     let mut memory = ScaleMemory::default();
     let mut took = Vec::new();
@@ -86,7 +86,7 @@ async fn memory_of_a_controller(redis: &str) -> anyhow::Result<f64> {
 /// The policy is wrong or an address cannot be listened on.
 pub async fn control(redis: &str) -> anyhow::Result<()> {
     let status = ControllerStatus::default();
-    let outside = outside(redis, Arc::new(StandingPools(FLEET)), status.clone())?;
+    let outside = outside(redis, Arc::new(StandingPools::of(FLEET.pool_views())), status.clone())?;
     let shutdown = CancellationToken::new();
     let config = config(FLEET.policy("observe")?);
     let runs = tokio::spawn(run(config, outside, shutdown.clone()));

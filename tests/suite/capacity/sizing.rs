@@ -2,6 +2,7 @@
 //! their agents.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::time::UnixMillis;
@@ -88,12 +89,33 @@ impl Agents<'_> {
         self.queue.put_trainer(trainer).await.unwrap();
         members
     }
+
+    /// They report until there is one on each of the six nodes.
+    async fn fill_all_nodes(&self) {
+        until("three replicas on six nodes", EVENT_LIMIT, || async {
+            (self.report().await.len() == 6).then_some(())
+        })
+        .await
+        .unwrap();
+    }
 }
 
-fn start(world: &World, redis: &Redis, policy: &str) -> (Program, String) {
+/// A queue with twelve groups of one sample, three replicas' work.
+async fn queue_with_work(redis: &Redis) -> WorkQueue {
+    let queue = queue(redis, RUN, 1).await;
+    publish_version(&queue, 1).await;
+    for number in 0..12 {
+        queue.enqueue(group(number, 1, 10)).await.unwrap();
+    }
+    queue
+}
+
+/// A controller whose pool is of this provider, and where it answers; its policy lies in `folder`.
+fn start(world: &World, redis: &Redis, folder: &Path, provider: &str) -> (Program, String) {
+    let policy = policy_file(folder, &POLICY.replace("PROVIDER", provider));
     let listen = format!("127.0.0.1:{}", Program::free_port().unwrap());
     let program = Program::options("ebbtide-controller", EBBTIDE)
-        .arguments(["controller", "--policy", policy, "--redis", &redis.url()])
+        .arguments(["controller", "--policy", &policy, "--redis", &redis.url()])
         .arguments(["--namespace", &world.space, "--identity", "only", "--listen", &listen])
         .variable("KUBECONFIG", &world.cluster.kubeconfig().display().to_string())
         .variable("AWS_REGION", "us-east-1")
@@ -128,20 +150,11 @@ async fn groups_grow_by_their_scale_and_the_last_one_drains_first_and_its_nodes_
     let world = World::new(cluster, "sizing-scale", 6).await;
     world.create(&leader_worker_set(&world, 1)).await;
     let folder = tempfile::tempdir().unwrap();
-    let provider = "provider: scale, scale: {kind: LeaderWorkerSet, name: ep}";
-    let policy = policy_file(folder.path(), &POLICY.replace("PROVIDER", provider));
-    let queue = queue(&redis, RUN, 1).await;
-    publish_version(&queue, 1).await;
-    for number in 0..12 {
-        queue.enqueue(group(number, 1, 10)).await.unwrap();
-    }
+    let queue = queue_with_work(&redis).await;
     let agents = Agents { world: &world, queue: &queue };
-    let (_controller, health) = start(&world, &redis, &policy);
-    until("three groups on six nodes", EVENT_LIMIT, || async {
-        (agents.report().await.len() == 6).then_some(())
-    })
-    .await
-    .unwrap();
+    let provider = "provider: scale, scale: {kind: LeaderWorkerSet, name: ep}";
+    let (_controller, health) = start(&world, &redis, folder.path(), provider);
+    agents.fill_all_nodes().await;
     assert_eq!(world.get("leaderworkerset", "ep").await["spec"]["replicas"], 3);
 
     fill_buffer(&queue, 12).await;
@@ -194,20 +207,11 @@ async fn sets_are_made_for_replicas_and_deleted_after_they_have_drained() {
     let world = World::new(cluster, "sizing-workers", 6).await;
     world.create(&leader_worker_set(&world, 0)).await;
     let folder = tempfile::tempdir().unwrap();
-    let provider = "provider: workers, workers: {template: ep}";
-    let policy = policy_file(folder.path(), &POLICY.replace("PROVIDER", provider));
-    let queue = queue(&redis, RUN, 1).await;
-    publish_version(&queue, 1).await;
-    for number in 0..12 {
-        queue.enqueue(group(number, 1, 10)).await.unwrap();
-    }
+    let queue = queue_with_work(&redis).await;
     let agents = Agents { world: &world, queue: &queue };
-    let (_controller, health) = start(&world, &redis, &policy);
-    until("three sets on six nodes", EVENT_LIMIT, || async {
-        (agents.report().await.len() == 6).then_some(())
-    })
-    .await
-    .unwrap();
+    let provider = "provider: workers, workers: {template: ep}";
+    let (_controller, health) = start(&world, &redis, folder.path(), provider);
+    agents.fill_all_nodes().await;
     fill_buffer(&queue, 12).await;
     // Whoever is asked drains at once.
     until("one set to be left", EVENT_LIMIT, || async {
