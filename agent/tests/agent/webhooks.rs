@@ -59,6 +59,16 @@ fn start(plan: NodePlan<'_>, url: &str) -> Told {
     Told { name, agent: handle, place }
 }
 
+/// Both nodes of a group, in service: the one that leads it, and the other.
+async fn group_of_two(world: &World, receiver: &Receiver) -> (Told, Told) {
+    let leader = start(world.node("n0").of_replica("ep-0", true), &receiver.url);
+    let worker = start(world.node("n1").of_replica("ep-0", false), &receiver.url);
+    for node in [&leader, &worker] {
+        within(node.agent.wait_until(|agent| agent.is_gate_open())).await;
+    }
+    (leader, worker)
+}
+
 fn said(node: &str, reason: &str) -> (String, String) {
     (node.to_owned(), reason.to_owned())
 }
@@ -67,11 +77,7 @@ fn said(node: &str, reason: &str) -> (String, String) {
 async fn notice_of_a_worker_of_a_group_is_told_by_its_node_alone() {
     let world = World::new();
     let mut receiver = Receiver::start().await;
-    let leader = start(world.node("n0").of_replica("ep-0", true), &receiver.url);
-    let worker = start(world.node("n1").of_replica("ep-0", false), &receiver.url);
-    for node in [&leader, &worker] {
-        within(node.agent.wait_until(|agent| agent.is_gate_open())).await;
-    }
+    let (leader, worker) = group_of_two(&world, &receiver).await;
     worker.place.announce(60);
     assert_eq!(receiver.next().await, said("n1", "spot_terminate"));
     until(|| async {
@@ -87,11 +93,7 @@ async fn notice_of_a_worker_of_a_group_is_told_by_its_node_alone() {
 async fn drain_that_others_ask_for_is_told_by_the_leader() {
     let world = World::new();
     let mut receiver = Receiver::start().await;
-    let leader = start(world.node("n0").of_replica("ep-0", true), &receiver.url);
-    let worker = start(world.node("n1").of_replica("ep-0", false), &receiver.url);
-    for node in [&leader, &worker] {
-        within(node.agent.wait_until(|agent| agent.is_gate_open())).await;
-    }
+    let (_leader, worker) = group_of_two(&world, &receiver).await;
     // As the controller does for a node whose end nobody has announced to it.
     let request = DrainRequest {
         replica: "ep-0".parse().unwrap(),

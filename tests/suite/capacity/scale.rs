@@ -9,7 +9,7 @@ use ebbtide_core::observation::{FailureKind, InstanceId};
 use ebbtide_harness::{ControlPlane, LwsController, require, until};
 use serde_json::{Value, json};
 
-use super::world::{World, ids, in_service, look, pool, size_becomes};
+use super::world::{World, ids, in_service, leader_worker_set, look, pool, size_becomes};
 use crate::programs::EVENT_LIMIT;
 
 fn capacity(world: &World) -> Arc<dyn Capacity> {
@@ -34,18 +34,6 @@ fn stateful_set(world: &World, replicas: u32) -> Value {
     set["spec"]["podManagementPolicy"] = json!("Parallel");
     set["spec"]["serviceName"] = json!("ep");
     set
-}
-
-fn leader_worker_set(world: &World, replicas: u32) -> Value {
-    json!({
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": { "name": "ep" },
-        "spec": {
-            "replicas": replicas,
-            "leaderWorkerTemplate": { "size": 2, "workerTemplate": world.pod() },
-        },
-    })
 }
 
 const STATEFUL_SET: &str = "provider: scale, scale: {kind: StatefulSet, name: ep}";
@@ -81,7 +69,7 @@ async fn groups_are_raised_and_lowered_whole() {
     let world = World::new(cluster, "scale-groups", 6).await;
     let (capacity, pool) =
         (capacity(&world), pool("provider: scale, scale: {kind: LeaderWorkerSet, name: ep}"));
-    world.create(&leader_worker_set(&world, 1)).await;
+    world.create(&leader_worker_set(1, &world.pod())).await;
     in_service(&capacity, &pool, 2).await;
     let part = capacity.raise(&pool, 2, 5, 1).await.unwrap_err();
     assert!(part.to_string().contains("nodesPerReplica must be 2") && !part.is_retriable());

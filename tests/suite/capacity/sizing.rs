@@ -11,9 +11,9 @@ use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::control::{
     DrainProgress, DrainState, NodeRecord, NodeState, TrainerPhase, TrainerRecord,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::world::World;
+use super::world::{World, leader_worker_set};
 use crate::controller::fill_buffer;
 use crate::programs::{EBBTIDE, EVENT_LIMIT, group, policy_file, publish_version, queue};
 
@@ -130,25 +130,13 @@ async fn status(health: &str) -> Option<Value> {
     reqwest::get(format!("{health}/status")).await.ok()?.json().await.ok()
 }
 
-fn leader_worker_set(world: &World, replicas: u32) -> Value {
-    json!({
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": { "name": "ep" },
-        "spec": {
-            "replicas": replicas,
-            "leaderWorkerTemplate": { "size": 2, "workerTemplate": world.pod() },
-        },
-    })
-}
-
 #[tokio::test]
 async fn groups_grow_by_their_scale_and_the_last_one_drains_first_and_its_nodes_stay() {
     let redis = require!(Redis::start().await);
     let cluster = require!(ControlPlane::shared().await);
     require!(LwsController::start(&cluster).await);
     let world = World::new(cluster, "sizing-scale", 6).await;
-    world.create(&leader_worker_set(&world, 1)).await;
+    world.create(&leader_worker_set(1, &world.pod())).await;
     let folder = tempfile::tempdir().unwrap();
     let queue = queue_with_work(&redis).await;
     let agents = Agents { world: &world, queue: &queue };
@@ -205,7 +193,7 @@ async fn sets_are_made_for_replicas_and_deleted_after_they_have_drained() {
     let cluster = require!(ControlPlane::shared().await);
     require!(LwsController::start(&cluster).await);
     let world = World::new(cluster, "sizing-workers", 6).await;
-    world.create(&leader_worker_set(&world, 0)).await;
+    world.create(&leader_worker_set(0, &world.pod())).await;
     let folder = tempfile::tempdir().unwrap();
     let queue = queue_with_work(&redis).await;
     let agents = Agents { world: &world, queue: &queue };

@@ -10,7 +10,7 @@ use ebbtide_core::observation::{FailureKind, InstanceId, InstanceState};
 use ebbtide_harness::{ControlPlane, LwsController, require, until};
 use serde_json::{Value, json};
 
-use super::world::{World, ids, in_service, look, pool, size_becomes};
+use super::world::{World, ids, in_service, leader_worker_set, look, pool, size_becomes};
 use crate::programs::EVENT_LIMIT;
 
 const WORKERS: &str = "provider: workers, workers: {template: ep}";
@@ -29,15 +29,7 @@ fn template(world: &World, replicas: u32) -> Value {
             "matchLabelKeys": ["leaderworkerset.sigs.k8s.io/group-key"],
         }],
     });
-    json!({
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": { "name": "ep" },
-        "spec": {
-            "replicas": replicas,
-            "leaderWorkerTemplate": { "size": 2, "workerTemplate": pod },
-        },
-    })
+    leader_worker_set(replicas, &pod)
 }
 
 async fn names(world: &World) -> BTreeSet<String> {

@@ -84,6 +84,19 @@ impl World {
     }
 }
 
+/// A LeaderWorkerSet of so many groups of two such pods.
+pub fn leader_worker_set(replicas: u32, pod: &Value) -> Value {
+    json!({
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": { "name": "ep" },
+        "spec": {
+            "replicas": replicas,
+            "leaderWorkerTemplate": { "size": 2, "workerTemplate": pod },
+        },
+    })
+}
+
 /// The one pool of a policy.
 pub fn pool(provider: &str) -> Pool {
     let text = format!(
