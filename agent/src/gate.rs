@@ -75,9 +75,20 @@ impl LeaseGate {
         was_open
     }
 
-    /// Takes one reason away.
-    pub(crate) fn reopen(&self, reason: ClosedFor) {
-        self.state.send_if_modified(|state| state.closed_for.remove(&reason));
+    /// Says of each of these reasons whether it holds. All change in one step: a gate that stays
+    /// closed is not open in between.
+    pub(crate) fn set(&self, reasons: impl IntoIterator<Item = (ClosedFor, bool)>) {
+        self.state.send_if_modified(|state| {
+            let mut is_changed = false;
+            for (reason, holds) in reasons {
+                is_changed |= if holds {
+                    state.closed_for.insert(reason)
+                } else {
+                    state.closed_for.remove(&reason)
+                };
+            }
+            is_changed
+        });
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -185,9 +196,34 @@ mod tests {
         let gate = LeaseGate::default();
         gate.close(ClosedFor::Rebalance);
         assert!(!gate.close(ClosedFor::Drain), "it was closed already");
-        gate.reopen(ClosedFor::Rebalance);
+        gate.set([(ClosedFor::Rebalance, false)]);
         assert!(!gate.is_open());
-        gate.reopen(ClosedFor::Drain);
+        gate.set([(ClosedFor::Drain, false)]);
         assert!(gate.is_open());
+    }
+
+    /// As at the start of an agent whose replica drains: the keys are read, and say so.
+    #[test]
+    fn gate_is_never_open_while_one_reason_takes_the_place_of_another() {
+        for _ in 0..50 {
+            let (gate, is_over) = (LeaseGate::default(), AtomicBool::new(false));
+            gate.close(ClosedFor::KeysUnread);
+            let claims = std::thread::scope(|scope| {
+                let claims = scope.spawn(|| {
+                    let mut claims = 0_u32;
+                    while !is_over.load(Ordering::SeqCst) {
+                        claims += u32::from(gate.begin_claim().is_some());
+                    }
+                    claims
+                });
+                for turn in 0..200 {
+                    let is_read = turn % 2 == 0;
+                    gate.set([(ClosedFor::KeysUnread, !is_read), (ClosedFor::Drain, is_read)]);
+                }
+                is_over.store(true, Ordering::SeqCst);
+                claims.join().expect("it does not panic")
+            });
+            assert_eq!(claims, 0);
+        }
     }
 }

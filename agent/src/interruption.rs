@@ -268,18 +268,12 @@ impl Flow {
     }
 
     fn steer_gate(&self, want: Option<Want>, now: Instant) {
-        let gate = &self.shared.gate;
-        let is_set = |reason, is_wanted: bool| {
-            if is_wanted {
-                gate.close(reason);
-            } else {
-                gate.reopen(reason);
-            }
-        };
-        is_set(ClosedFor::KeysUnread, !self.key.is_known());
-        is_set(ClosedFor::Drain, want.is_some());
-        is_set(ClosedFor::Shutdown, self.ending_by.is_some());
-        is_set(ClosedFor::Rebalance, self.notices.stops_leases(now));
+        self.shared.gate.set([
+            (ClosedFor::KeysUnread, !self.key.is_known()),
+            (ClosedFor::Drain, want.is_some()),
+            (ClosedFor::Shutdown, self.ending_by.is_some()),
+            (ClosedFor::Rebalance, self.notices.stops_leases(now)),
+        ]);
     }
 
     /// Begins, tightens or ends the drain.
