@@ -143,7 +143,7 @@ impl Autoscaler {
         let problems = reads.problems.clone();
         let report = Report {
             policy: &policy,
-            observation: &observation,
+            observation,
             plan: &plan,
             held,
             problems,
@@ -269,9 +269,10 @@ impl Autoscaler {
     /// Journal, metrics, status, and one log line for each problem that comes or goes.
     async fn tell(&mut self, report: Report<'_>, outcomes: Vec<RecordedAction>, past: &mut Past) {
         let conditions = report.conditions();
+        let pool_remarks = pool_remarks::gather(&report.observation.pools);
         let Report { policy, observation, plan, held, problems, .. } = report;
         let (policy_problem, policy_generation) = (report.policy_problem, report.policy_generation);
-        self.metrics.show(policy, observation, plan);
+        self.metrics.show(policy, &observation, plan);
         if let Some(ledger) = past.accounts.ledger() {
             self.metrics.money.show(ledger);
         }
@@ -294,9 +295,9 @@ impl Autoscaler {
             reasons: reasons.clone(),
             bottleneck: plan.bottleneck.to_string(),
             held: held.clone(),
-            observation: observation.clone(),
+            observation,
         };
-        let observed = summarize(observation, plan, &states);
+        let observed = summarize(&record.observation, plan, &states);
         self.journal.record(&record, &observed, &self.queue).await;
         for problem in problems.iter().filter(|problem| !past.problems.contains(problem)) {
             tracing::warn!(%problem, "not everything can be read");
@@ -305,13 +306,12 @@ impl Autoscaler {
             tracing::info!("everything can be read again");
         }
         past.problems.clone_from(&problems);
-        let pool_remarks = pool_remarks::gather(&observation.pools);
         for remark in pool_remarks.iter().filter(|remark| !past.pool_remarks.contains(remark)) {
             tracing::warn!(%remark, "a pool is not as it should be");
         }
         past.pool_remarks.clone_from(&pool_remarks);
         self.status.replace(Snapshot {
-            ticked_at: observation.now,
+            ticked_at: record.at(),
             ticks: past.ticks,
             is_leader: generation > 0,
             generation,
@@ -350,7 +350,7 @@ async fn change_of_leader(mut leadership: watch::Receiver<Option<Leadership>>) {
 /// What one turn has to tell.
 struct Report<'a> {
     policy: &'a FleetPolicy,
-    observation: &'a Observation,
+    observation: Observation,
     plan: &'a ScalePlan,
     held: Option<Held>,
     problems: Vec<String>,

@@ -6,10 +6,9 @@ mod file;
 mod news;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use ebbtide_core::journal::{Encoder, Record, WHOLE_EVERY, to_value};
+use ebbtide_core::journal::{Encoder, Record, RecordText, WHOLE_EVERY};
 use ebbtide_queue::client::WorkQueue;
 use serde_json::Value;
 
@@ -42,12 +41,12 @@ impl Journal {
     pub(crate) async fn record(&mut self, record: &Record, observed: &Value, queue: &WorkQueue) {
         let leads = record.generation > 0;
         if self.file.is_some() || leads {
-            let value = Arc::new(to_value(record));
+            let text = RecordText::of(record);
             if let Some((file, encoder)) = &mut self.file {
-                write(file, encoder, &value);
+                write(file, encoder, &text);
             }
             if leads {
-                self.stream.add(&value, queue).await;
+                self.stream.add(&text, queue).await;
             } else {
                 self.stream.encoder.begin_anew();
             }
@@ -61,11 +60,11 @@ impl Journal {
 }
 
 /// Each file begins with a whole record, so that it can be read without the one before.
-fn write(file: &mut JournalFile, encoder: &mut Encoder, value: &Arc<Value>) {
-    let mut line = encoder.encode_value(value);
+fn write(file: &mut JournalFile, encoder: &mut Encoder, text: &RecordText) {
+    let mut line = encoder.encode(text);
     if file.make_room(line.len() + 1) {
         encoder.begin_anew();
-        line = encoder.encode_value(value);
+        line = encoder.encode(text);
     }
     if !file.append(&line) {
         encoder.begin_anew();
@@ -82,8 +81,8 @@ struct Stream {
 }
 
 impl Stream {
-    async fn add(&mut self, value: &Arc<Value>, queue: &WorkQueue) {
-        let line = self.encoder.encode_value(value);
+    async fn add(&mut self, text: &RecordText, queue: &WorkQueue) {
+        let line = self.encoder.encode(text);
         self.lines += 1;
         self.bytes += u64::try_from(line.len()).unwrap_or(u64::MAX);
         let written = tokio::time::timeout(STREAM_LIMIT, queue.add_journal(line, self.kept()));

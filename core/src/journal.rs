@@ -12,7 +12,8 @@ mod tests;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 use thiserror::Error;
 
 pub use self::replay::{Replay, Step};
@@ -120,62 +121,54 @@ impl Record {
 }
 
 /// A record as it lies in a journal, whole or as a difference.
-#[derive(Debug, Serialize, Deserialize)]
-struct Line<V> {
+#[derive(Debug, Deserialize)]
+struct Line {
     /// The version; absent in a difference.
-    #[serde(default = "no_value", skip_serializing_if = "Option::is_none")]
     version: Option<u64>,
-    #[serde(default = "no_value", skip_serializing_if = "Option::is_none")]
-    whole: Option<V>,
-    #[serde(default = "no_value", skip_serializing_if = "Option::is_none")]
-    change: Option<V>,
+    whole: Option<Value>,
+    change: Option<Value>,
 }
 
-fn no_value<V>() -> Option<V> {
-    None
+/// A record as text, which several encoders share.
+#[derive(Debug, Clone)]
+pub struct RecordText(Arc<RawValue>);
+
+impl RecordText {
+    /// The text of a record.
+    pub fn of(record: &Record) -> Self {
+        Self(to_raw_value(record).unwrap_or_else(|_| RawValue::NULL.to_owned()).into())
+    }
 }
 
 /// Writes records, each as the difference to the one before.
 #[derive(Debug, Default)]
 pub struct Encoder {
-    /// Shared with other encoders: of a large fleet it is many megabytes.
-    last: Option<Arc<Value>>,
+    last: Option<RecordText>,
     since_whole: u32,
 }
 
 impl Encoder {
     /// The record as one line of JSON, without a line break.
-    pub fn encode(&mut self, record: &Record) -> String {
-        self.encode_value(&Arc::new(to_value(record)))
-    }
-
-    /// The same for a record that [`to_value`] has made a value of.
-    pub fn encode_value(&mut self, value: &Arc<Value>) -> String {
+    pub fn encode(&mut self, text: &RecordText) -> String {
         self.since_whole += 1;
         let line = match self.last.as_ref().filter(|_| self.since_whole < WHOLE_EVERY) {
             Some(last) => {
-                let change = delta::between(last, value).unwrap_or_else(|| json!({}));
-                serde_json::to_string(&Line { version: None, whole: None, change: Some(&change) })
+                let change = delta::between(&last.0, &text.0);
+                format!("{{\"change\":{}}}", change.as_deref().unwrap_or("{}"))
             }
             None => {
                 self.since_whole = 0;
-                let version = Some(RECORD_VERSION);
-                serde_json::to_string(&Line { version, whole: Some(&**value), change: None })
+                format!("{{\"version\":{RECORD_VERSION},\"whole\":{}}}", text.0)
             }
         };
-        self.last = Some(value.clone());
-        line.unwrap_or_default()
+        self.last = Some(text.clone());
+        line
     }
 
     /// Makes the next record a whole one: the one before may not have been written.
     pub fn begin_anew(&mut self) {
         self.last = None;
     }
-}
-
-/// A record as a value in which nothing is null.
-pub fn to_value(record: &Record) -> Value {
-    delta::without_nulls(serde_json::to_value(record).unwrap_or_default())
 }
 
 /// Why a line is no record.
@@ -217,7 +210,7 @@ impl Decoder {
         let number = self.lines;
         let base = self.last.take();
         let malformed = |problem: String| DecodeError::Malformed { line: number, problem };
-        let line: Line<Value> =
+        let line: Line =
             serde_json::from_str(line).map_err(|error| malformed(error.to_string()))?;
         if let Some(version) = line.version.filter(|version| *version != RECORD_VERSION) {
             return Err(DecodeError::OtherVersion { line: number, version });

@@ -6,84 +6,132 @@
 //! place, under `@`; otherwise it names the new order under `@order`, and under `@` the items that
 //! changed or came, by name. Any other list, and any scalar, is there as a whole.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 const ITEMS: &str = "@";
 const ORDER: &str = "@order";
 
 /// The difference that leads from `old` to `new`; `None` when they are equal.
-pub(super) fn between(old: &Value, new: &Value) -> Option<Value> {
-    if old == new {
+///
+/// Both stay text, and only what differs is taken apart: of a large fleet a record is megabytes,
+/// and its tree many times that.
+pub(super) fn between(old: &RawValue, new: &RawValue) -> Option<String> {
+    if old.get() == new.get() {
         return None;
     }
-    match (old, new) {
-        (Value::Object(old), Value::Object(new)) => Some(between_objects(old, new)),
-        (Value::Array(old), Value::Array(new)) => {
-            let lists = names_of(old).zip(names_of(new));
-            Some(match lists {
-                Some((old_names, new_names)) => between_lists((old, &old_names), (new, &new_names)),
-                None => Value::Array(new.clone()),
-            })
-        }
-        _ => Some(new.clone()),
+    if let Some((old, new)) = members(old).zip(members(new)) {
+        return Some(between_objects(&old, &new));
     }
+    let lists = items(old).zip(items(new));
+    let change = lists.and_then(|(old, new)| between_lists(&old, &new));
+    Some(change.unwrap_or_else(|| new.get().to_owned()))
 }
 
-fn between_objects(old: &Map<String, Value>, new: &Map<String, Value>) -> Value {
-    let mut change = Map::new();
+type Members<'a> = BTreeMap<String, &'a RawValue>;
+
+/// The keys of an object with their values, those that are null left out.
+fn members(value: &RawValue) -> Option<Members<'_>> {
+    let mut members: Members<'_> = serde_json::from_str(value.get()).ok()?;
+    members.retain(|_, value| value.get() != "null");
+    Some(members)
+}
+
+fn items(value: &RawValue) -> Option<Vec<&RawValue>> {
+    serde_json::from_str(value.get()).ok()
+}
+
+fn is_object(value: &RawValue) -> bool {
+    value.get().starts_with('{')
+}
+
+fn between_objects(old: &Members<'_>, new: &Members<'_>) -> String {
+    let mut change = Writing::default();
     for key in old.keys().filter(|key| !new.contains_key(*key)) {
-        change.insert(key.clone(), Value::Null);
+        change.add(key, "null");
     }
     for (key, value) in new {
-        let difference = match old.get(key) {
+        match old.get(key) {
             // An object that comes where a list or a scalar was would be merged into it.
-            Some(known) if known.is_object() == value.is_object() => between(known, value),
-            _ => Some(value.clone()),
-        };
-        if let Some(difference) = difference {
-            change.insert(key.clone(), difference);
+            Some(known) if is_object(known) == is_object(value) => {
+                if let Some(difference) = between(known, value) {
+                    change.add(key, &difference);
+                }
+            }
+            _ => change.add(key, value.get()),
         }
     }
-    Value::Object(change)
+    change.end()
 }
 
-fn between_lists(
-    (old, old_names): (&[Value], &[&str]),
-    (new, new_names): (&[Value], &[&str]),
-) -> Value {
+/// The difference of two lists of named things; `None` for any others.
+fn between_lists(old: &[&RawValue], new: &[&RawValue]) -> Option<String> {
+    let (old_names, new_names) = names_of(old).zip(names_of(new))?;
     let is_same_order = old_names == new_names;
-    let places: BTreeMap<&str, &Value> = old_names.iter().copied().zip(old).collect();
-    let mut items = Map::new();
+    let places: BTreeMap<&str, &RawValue> =
+        old_names.iter().map(AsRef::as_ref).zip(old.iter().copied()).collect();
+    let mut changed = Writing::default();
     for (place, (name, item)) in new_names.iter().zip(new).enumerate() {
-        let difference = match places.get(name) {
+        let difference = match places.get(name.as_ref()) {
             Some(known) => between(known, item),
-            None => Some(item.clone()),
+            None => Some(item.get().to_owned()),
         };
         if let Some(difference) = difference {
-            let key = if is_same_order { place.to_string() } else { (*name).to_owned() };
-            items.insert(key, difference);
+            let key = if is_same_order { Cow::Owned(place.to_string()) } else { name.clone() };
+            changed.add(&key, &difference);
         }
     }
-    let mut change = Map::new();
+    let mut change = Writing::default();
     if !is_same_order {
-        let order = new_names.iter().map(|name| Value::from(*name)).collect();
-        change.insert(ORDER.to_owned(), Value::Array(order));
+        change.add(ORDER, &Value::from(new_names).to_string());
     }
-    change.insert(ITEMS.to_owned(), Value::Object(items));
-    Value::Object(change)
+    change.add(ITEMS, &changed.end());
+    Some(change.end())
+}
+
+/// An object on its way to text.
+#[derive(Default)]
+struct Writing(String);
+
+impl Writing {
+    fn add(&mut self, key: &str, value: &str) {
+        self.0.push(if self.0.is_empty() { '{' } else { ',' });
+        self.0.push_str(&Value::from(key).to_string());
+        self.0.push(':');
+        self.0.push_str(value);
+    }
+
+    fn end(mut self) -> String {
+        if self.0.is_empty() {
+            self.0.push('{');
+        }
+        self.0.push('}');
+        self.0
+    }
+}
+
+/// What has a name.
+#[derive(Deserialize)]
+struct Named<'a> {
+    #[serde(borrow)]
+    id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    name: Option<Cow<'a, str>>,
 }
 
 /// The names of a list of named things, each once; `None` for any other list.
-fn names_of(list: &[Value]) -> Option<Vec<&str>> {
-    let names: Vec<&str> = list.iter().map(name_of).collect();
-    let distinct: BTreeSet<&str> = names.iter().copied().filter(|name| !name.is_empty()).collect();
+fn names_of<'a>(list: &[&'a RawValue]) -> Option<Vec<Cow<'a, str>>> {
+    let name = |item: &&'a RawValue| {
+        let named: Named<'a> = serde_json::from_str(item.get()).ok()?;
+        named.id.or(named.name).filter(|name| !name.is_empty())
+    };
+    let names: Vec<Cow<'a, str>> = list.iter().map(name).collect::<Option<_>>()?;
+    let distinct: BTreeSet<&str> = names.iter().map(AsRef::as_ref).collect();
     (distinct.len() == list.len()).then_some(names)
-}
-
-fn name_of(item: &Value) -> &str {
-    item.get("id").or_else(|| item.get("name")).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// `base` with a difference applied.
@@ -133,14 +181,6 @@ fn apply_to_list(
         .collect()
 }
 
-/// The value without keys that are null.
-pub(super) fn without_nulls(value: Value) -> Value {
-    match value {
-        Value::Object(object) => {
-            let kept = object.into_iter().filter(|(_, value)| !value.is_null());
-            Value::Object(kept.map(|(key, value)| (key, without_nulls(value))).collect())
-        }
-        Value::Array(list) => list.into_iter().map(without_nulls).collect(),
-        other => other,
-    }
+fn name_of(item: &Value) -> &str {
+    item.get("id").or_else(|| item.get("name")).and_then(Value::as_str).unwrap_or_default()
 }
