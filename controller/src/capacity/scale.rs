@@ -25,10 +25,6 @@ use super::cluster::{CONFLICTS_LIMIT, Cluster, Waiting, is_absent, is_conflict, 
 use super::{Capacity, CapacityError, look_at_each};
 use object::Object;
 
-/// How long a pool may have pods that no node can take until that is a failed launch: a node that
-/// is launched for a pod comes in less.
-pub const UNSCHEDULABLE_LIMIT: Duration = Duration::from_secs(300);
-
 /// From the cost of a pod to the new size: the controller of a Deployment hears of both apart.
 const COST_SETTLES_WITHIN: Duration = Duration::from_secs(2);
 
@@ -42,12 +38,7 @@ impl ScaleCapacity {
     /// Objects behind this client, in `namespace` where the policy names none. Nothing is asked
     /// yet.
     pub fn new(client: Client, namespace: &str) -> Self {
-        Self::with_patience(client, namespace, UNSCHEDULABLE_LIMIT)
-    }
-
-    /// The same with another limit for pods that no node can take.
-    pub fn with_patience(client: Client, namespace: &str, patience: Duration) -> Self {
-        Self { cluster: Cluster::new(client, namespace), waiting: Waiting::new(patience) }
+        Self { cluster: Cluster::new(client, namespace), waiting: Waiting::default() }
     }
 
     async fn read(&self, target: &ScaleTarget) -> Result<(Object, Vec<SeenPod>), CapacityError> {
@@ -78,7 +69,8 @@ impl ScaleCapacity {
             instances: victims::instances(&object, &pods),
             ..PoolSize::default()
         };
-        let activities = self.waiting.look(pool.name.as_str(), &pods);
+        let patience = target.unschedulable_timeout;
+        let activities = self.waiting.look(pool.name.as_str(), &pods, patience);
         let (size, activities) = (Signal::fresh(size), Signal::fresh(activities));
         Ok(PoolView { name: pool.name.clone(), size, activities })
     }

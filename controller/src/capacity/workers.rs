@@ -9,7 +9,6 @@
 mod copies;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use ebbtide_core::observation::{InstanceId, InstanceView, PoolSize, PoolView, Signal};
@@ -19,7 +18,6 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams, Propagation
 
 use super::cluster::pod::{SeenPod, in_the_way};
 use super::cluster::{Cluster, Waiting, is_absent, is_taken, leader_worker_sets, within};
-use super::scale::UNSCHEDULABLE_LIMIT;
 use super::{Capacity, CapacityError, look_at_each};
 use copies::{Copies, TEMPLATE_LABEL};
 
@@ -33,12 +31,7 @@ impl WorkersCapacity {
     /// Templates behind this client, in `namespace` where the policy names none. Nothing is asked
     /// yet.
     pub fn new(client: Client, namespace: &str) -> Self {
-        Self::with_patience(client, namespace, UNSCHEDULABLE_LIMIT)
-    }
-
-    /// The same with another limit for pods that no node can take.
-    pub fn with_patience(client: Client, namespace: &str, patience: Duration) -> Self {
-        Self { cluster: Cluster::new(client, namespace), waiting: Waiting::new(patience) }
+        Self { cluster: Cluster::new(client, namespace), waiting: Waiting::default() }
     }
 
     fn sets(&self, workers: &WorkersTemplate) -> kube::Api<DynamicObject> {
@@ -75,7 +68,8 @@ impl WorkersCapacity {
         });
         let instances = instances.collect();
         let size = PoolSize { desired: copies.nodes(), instances, ..PoolSize::default() };
-        let activities = self.waiting.look(pool.name.as_str(), &pods);
+        let patience = workers.unschedulable_timeout;
+        let activities = self.waiting.look(pool.name.as_str(), &pods, patience);
         let (size, activities) = (Signal::fresh(size), Signal::fresh(activities));
         Ok(PoolView { name: pool.name.clone(), size, activities })
     }

@@ -1,7 +1,6 @@
 //! Provider `scale` on the real API server, with the real controllers of what is scaled.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ebbtide_controller::capacity::scale::ScaleCapacity;
 use ebbtide_controller::capacity::{Capacity, CapacityError};
@@ -128,10 +127,8 @@ async fn somebody_else_who_scales_is_seen_and_not_overwritten() {
 #[tokio::test]
 async fn pods_that_no_node_can_take_are_missing_capacity_and_go_before_a_drained_one() {
     let world = World::new(require!(ControlPlane::shared().await), "scale-short", 2).await;
-    let patience = Duration::from_millis(500);
-    let (client, pool) = (world.client.clone(), pool(STATEFUL_SET));
-    let capacity: Arc<dyn Capacity> =
-        Arc::new(ScaleCapacity::with_patience(client, &world.space, patience));
+    let provider = STATEFUL_SET.replace("name: ep", "name: ep, unschedulableTimeout: 1s");
+    let (capacity, pool) = (capacity(&world), pool(&provider));
     // One after the other: the third waits for a node, and the fourth is not made.
     let mut set = stateful_set(&world, 4);
     set["spec"]["podManagementPolicy"] = json!("OrderedReady");

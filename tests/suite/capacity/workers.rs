@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ebbtide_controller::capacity::workers::WorkersCapacity;
 use ebbtide_controller::capacity::{Capacity, CapacityError};
@@ -101,10 +100,8 @@ async fn group_that_lacks_a_node_counts_for_nothing_and_the_lack_is_told() {
     let cluster = require!(ControlPlane::shared().await);
     require!(LwsController::start(&cluster).await);
     let world = World::new(cluster, "workers-half", 3).await;
-    let (client, patience) = (world.client.clone(), Duration::from_millis(500));
-    let capacity: Arc<dyn Capacity> =
-        Arc::new(WorkersCapacity::with_patience(client, &world.space, patience));
-    let pool = pool(WORKERS);
+    let capacity = capacity(&world);
+    let pool = pool("provider: workers, workers: {template: ep, unschedulableTimeout: 1s}");
     world.create(&template(&world, 0)).await;
     size_becomes(&capacity, &pool, "nothing", |size| size.desired == 0).await;
     capacity.raise(&pool, 0, 4, 1).await.unwrap();

@@ -14,20 +14,16 @@ use tokio::time::Instant;
 use super::pod::SeenPod;
 
 /// Pods that wait for a node, and since when they were seen to.
+#[derive(Default)]
 pub(in crate::capacity) struct Waiting {
-    patience: Duration,
     /// By pool, and by the pod's UID.
     seen: Mutex<BTreeMap<(String, String), Instant>>,
 }
 
 impl Waiting {
-    /// A launch counts as failed after `patience`, and again each time as long has passed.
-    pub fn new(patience: Duration) -> Self {
-        Self { patience, seen: Mutex::default() }
-    }
-
-    /// The failed launches of a pool, after one more look at its pods.
-    pub fn look(&self, pool: &str, pods: &[SeenPod]) -> Activities {
+    /// The failed launches of a pool, after one more look at its pods. A launch counts as failed
+    /// after `patience`, and again each time as long has passed.
+    pub fn look(&self, pool: &str, pods: &[SeenPod], patience: Duration) -> Activities {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let waits = |pod: &SeenPod| pod.unschedulable.is_some() && pod.node.is_none();
         let is_there = |uid: &str| pods.iter().any(|pod| pod.uid == uid && waits(pod));
@@ -37,9 +33,9 @@ impl Waiting {
             let Some((since, message)) = &pod.unschedulable else { continue };
             let key = (pool.to_owned(), pod.uid.clone());
             let waited = seen.entry(key).or_insert_with(Instant::now).elapsed();
-            let times = waited.as_millis() / self.patience.as_millis().max(1);
+            let times = waited.as_millis() / patience.as_millis().max(1);
             if let Some(times) = u32::try_from(times).ok().filter(|times| *times > 0) {
-                let at = since.plus(self.patience.saturating_mul(times));
+                let at = since.plus(patience.saturating_mul(times));
                 let message = format!("pod {} finds no node: {message}", pod.name);
                 failures.push(LaunchFailure { at, kind: FailureKind::Capacity, message });
             }
@@ -74,8 +70,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pod_without_a_node_is_a_failure_only_after_a_while_and_then_again() {
-        let waiting = Waiting::new(PATIENCE);
-        let look = || waiting.look("spot", &[pod(None)]).failures;
+        let waiting = Waiting::default();
+        let look = || waiting.look("spot", &[pod(None)], PATIENCE).failures;
         assert_eq!(look(), []);
         tokio::time::advance(PATIENCE - Duration::from_secs(1)).await;
         assert_eq!(look(), []);
@@ -97,17 +93,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pod_that_found_a_node_or_is_gone_begins_anew() {
-        let waiting = Waiting::new(PATIENCE);
+        let waiting = Waiting::default();
         for between in [&[pod(Some("n1"))][..], &[]] {
-            waiting.look("spot", &[pod(None)]);
+            waiting.look("spot", &[pod(None)], PATIENCE);
             tokio::time::advance(PATIENCE).await;
-            assert_eq!(waiting.look("spot", between).failures, []);
-            assert_eq!(waiting.look("spot", &[pod(None)]).failures, []);
-            waiting.look("spot", &[]);
+            assert_eq!(waiting.look("spot", between, PATIENCE).failures, []);
+            assert_eq!(waiting.look("spot", &[pod(None)], PATIENCE).failures, []);
+            waiting.look("spot", &[], PATIENCE);
         }
-        waiting.look("spot", &[pod(None)]);
+        waiting.look("spot", &[pod(None)], PATIENCE);
         tokio::time::advance(PATIENCE).await;
-        waiting.look("other", &[]);
-        assert_eq!(waiting.look("spot", &[pod(None)]).failures.len(), 1, "pools are apart");
+        waiting.look("other", &[], PATIENCE);
+        assert_eq!(
+            waiting.look("spot", &[pod(None)], PATIENCE).failures.len(),
+            1,
+            "pools are apart"
+        );
     }
 }

@@ -70,8 +70,11 @@ fn pool(name: &str, provider: Provider) -> Pool {
 /// Pools `here` (local), `set` (scale) and `groups` (workers), in an order of their own.
 fn pools() -> [Pool; 3] {
     let name = || "ep".parse().expect("valid");
-    let target = ScaleTarget { kind: ScaledKind::StatefulSet, name: name(), namespace: None };
-    let template = WorkersTemplate { template: name(), namespace: None };
+    let (namespace, unschedulable_timeout) = (None, Duration::from_mins(5));
+    let kind = ScaledKind::StatefulSet;
+    let target =
+        ScaleTarget { kind, name: name(), namespace: namespace.clone(), unschedulable_timeout };
+    let template = WorkersTemplate { template: name(), namespace, unschedulable_timeout };
     [
         pool("set", Provider::Scale(target)),
         pool("here", Provider::Local),

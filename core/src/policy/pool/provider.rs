@@ -1,10 +1,19 @@
 //! `provider` of a pool, and the keys that belong to one provider alone.
 
+use std::time::Duration;
+
 use super::{
     AutoScalingGroupName, LaunchTemplateName, NamespaceName, ObjectName, SubnetId, TemplateVersion,
 };
 use crate::policy::kinds::{Named, choice, text};
+use crate::policy::numbers::duration;
 use crate::policy::section::Section;
+
+/// A node that is launched for a pod comes in less.
+const UNSCHEDULABLE_TIMEOUT: Duration = Duration::from_mins(5);
+
+/// Longest time that a launch for a pod may be waited for.
+const UNSCHEDULABLE_TIMEOUT_MAX: Duration = Duration::from_hours(1);
 
 /// Who adds nodes to a pool and takes them away.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -56,6 +65,9 @@ pub struct ScaleTarget {
     pub name: ObjectName,
     /// `namespace`: none is the controller's own.
     pub namespace: Option<NamespaceName>,
+    /// `unschedulableTimeout`: how long a pod may find no node until that is a failed launch.
+    /// Default 5m, 1s to 1h.
+    pub unschedulable_timeout: Duration,
 }
 
 /// The kinds of objects of which it is known which pods go when they are scaled in.
@@ -76,6 +88,9 @@ pub struct WorkersTemplate {
     pub template: ObjectName,
     /// `namespace`: none is the controller's own.
     pub namespace: Option<NamespaceName>,
+    /// `unschedulableTimeout`: how long a pod may find no node until that is a failed launch.
+    /// Default 5m, 1s to 1h.
+    pub unschedulable_timeout: Duration,
 }
 
 impl Provider {
@@ -229,6 +244,7 @@ impl ScaleTarget {
             kind: scale.required("kind", choice()),
             name: scale.required("name", text()),
             namespace: scale.optional("namespace", text()),
+            unschedulable_timeout: read_unschedulable_timeout(scale),
         }
     }
 }
@@ -238,6 +254,12 @@ impl WorkersTemplate {
         Self {
             template: workers.required("template", text()),
             namespace: workers.optional("namespace", text()),
+            unschedulable_timeout: read_unschedulable_timeout(workers),
         }
     }
+}
+
+fn read_unschedulable_timeout(section: &mut Section<'_, '_>) -> Duration {
+    let range = Duration::from_secs(1)..=UNSCHEDULABLE_TIMEOUT_MAX;
+    section.or("unschedulableTimeout", duration(range), UNSCHEDULABLE_TIMEOUT)
 }
