@@ -379,9 +379,10 @@ pub enum DrainPurpose {
     Sizing,
     /// AWS takes the node and its group replaces it (`notice`, `lifecycle`).
     Reclaim,
-    /// It returns to work by itself (`rebalance`, `drill`).
+    /// It returns to work by itself (`rebalance`, `drill`, `foreign` without the node that is
+    /// taken).
     Passing,
-    /// Somebody else wants it empty (`operator`, `maintenance`, `foreign`).
+    /// Somebody else wants it empty (`operator`, `maintenance`, `foreign` with that node).
     Others,
 }
 

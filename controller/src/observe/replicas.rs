@@ -68,7 +68,8 @@ fn build(
         ),
         Err(why) => Signal::unknown(why.clone()),
     };
-    let is_reclaimed = drain.is_some_and(|drain| purpose(drain.reason) == DrainPurpose::Reclaim);
+    let purpose = drain.map(|drain| purpose(drain, records));
+    let is_reclaimed = purpose == Some(DrainPurpose::Reclaim);
     let is_drain_advised = drain.is_some_and(|drain| drain.reason == DrainReason::Rebalance);
     let state = state_of(records, &nodes, drain, nodes_per_replica);
     ReplicaView {
@@ -87,9 +88,9 @@ fn build(
         pool: instances.common_pool(&nodes),
         has_notice: is_reclaimed || records.iter().any(|record| has_notice(record)),
         is_advised: is_drain_advised || records.iter().any(|record| is_advised(record)),
-        drain: drain.map(|drain| DrainView {
+        drain: drain.zip(purpose).map(|(drain, purpose)| DrainView {
             request_id: drain.request_id.clone(),
-            purpose: purpose(drain.reason),
+            purpose,
             stage: stage(drain.state),
             lost: drain.lost.0.iter().cloned().collect(),
         }),
@@ -160,11 +161,15 @@ fn is_advised(record: &NodeRecord) -> bool {
     advice.iter().any(|kind| record.notice_kind.as_deref() == Some(kind.as_str()))
 }
 
-fn purpose(reason: DrainReason) -> DrainPurpose {
-    match reason {
+/// For whom the replica that consists of these nodes drains. A group that another handler moved is
+/// made anew under the same name, without the node that was taken, and takes its drain back.
+fn purpose(drain: &DrainRecord, records: &[&NodeRecord]) -> DrainPurpose {
+    let is_lost = |record: &&NodeRecord| drain.lost.0.contains(&record.node);
+    match drain.reason {
         DrainReason::ScaleIn | DrainReason::Swap => DrainPurpose::Sizing,
         DrainReason::Notice | DrainReason::Lifecycle => DrainPurpose::Reclaim,
         DrainReason::Rebalance | DrainReason::Drill => DrainPurpose::Passing,
+        DrainReason::Foreign if !records.iter().any(is_lost) => DrainPurpose::Passing,
         DrainReason::Maintenance | DrainReason::Operator | DrainReason::Foreign => {
             DrainPurpose::Others
         }
@@ -210,5 +215,43 @@ impl<'a> Instances<'a> {
         let mut pools = ids.filter_map(|id| self.by_id.get(id.0.as_str()).map(|(_, pool)| *pool));
         let first = pools.next()?;
         pools.all(|pool| pool == first).then(|| first.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ebbtide_queue::control::{DrainRequest, NodeNames};
+
+    use super::*;
+
+    #[test]
+    fn group_that_another_handler_moved_leaves_only_while_the_taken_node_is_in_it() {
+        let record = |node: &str| {
+            let holder = format!("{node}/boot/agent-1").parse().expect("a holder");
+            NodeRecord::new(holder, NodeState::Drained)
+        };
+        let drain = |reason, lost: &[&str]| {
+            let lost = lost.iter().map(|node| node.parse().expect("a node")).collect();
+            let request = DrainRequest {
+                replica: "ep-0".parse().expect("a replica"),
+                request_id: "1".to_owned(),
+                generation: 0,
+                reason,
+                remaining: Duration::from_mins(1),
+                lost: NodeNames(lost),
+            };
+            request.merge(None, Default::default())
+        };
+        let (kept, taken) = (record("n1"), record("n2"));
+        let of = |drain: &DrainRecord, records: &[&NodeRecord]| purpose(drain, records);
+        let moved = drain(DrainReason::Foreign, &["n2"]);
+        assert_eq!(of(&moved, &[&kept, &taken]), DrainPurpose::Others);
+        assert_eq!(of(&moved, &[&kept, &record("n3")]), DrainPurpose::Passing);
+        let deleted = drain(DrainReason::Foreign, &[]);
+        assert_eq!(of(&deleted, &[&kept, &taken]), DrainPurpose::Passing);
+        let asked = drain(DrainReason::Operator, &["n2"]);
+        assert_eq!(of(&asked, &[&kept, &record("n3")]), DrainPurpose::Others);
     }
 }
