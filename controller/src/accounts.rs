@@ -34,15 +34,16 @@ impl Accounts {
         self.ledger.as_ref()
     }
 
-    /// Counts a tick while this controller leads; otherwise takes over what the leader wrote.
+    /// Counts a tick while this controller leads, under its generation; otherwise takes over what the leader wrote.
     pub async fn keep(
         &mut self,
         reads: &Reads,
         terms: &SizingTerms,
         observation: &Observation,
         plan: &ScalePlan,
-        (queue, leads): (&WorkQueue, bool),
+        (queue, generation): (&WorkQueue, Option<u64>),
     ) {
+        let leads = generation.is_some();
         if !leads || !self.counts {
             // A ledger that could not be read must not be begun anew.
             let Ok(view) = &reads.view else { return };
@@ -50,9 +51,7 @@ impl Accounts {
             self.counts = leads;
             self.written = None;
         }
-        if !leads {
-            return;
-        }
+        let Some(generation) = generation else { return };
         let now = observation.now;
         let ledger = self.ledger.get_or_insert_with(|| Ledger::begin(now));
         let acknowledged = reads.status.as_ref().ok().map(|status| {
@@ -65,12 +64,13 @@ impl Accounts {
             at.elapsed() >= WRITE_EVERY || written.verified_updates != ledger.verified_updates
         });
         if is_due {
-            self.write(ledger, queue).await;
+            self.write(ledger, (queue, generation)).await;
         }
     }
 
-    async fn write(&mut self, ledger: Ledger, queue: &WorkQueue) {
-        let problem = match tokio::time::timeout(WRITE_LIMIT, queue.put_ledger(ledger)).await {
+    async fn write(&mut self, ledger: Ledger, (queue, generation): (&WorkQueue, u64)) {
+        let written = queue.put_ledger(generation, ledger);
+        let problem = match tokio::time::timeout(WRITE_LIMIT, written).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!("no answer within {WRITE_LIMIT:?}")),

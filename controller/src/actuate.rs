@@ -66,13 +66,14 @@ impl Actuator<'_> {
             }
             Action::Discard { pool, instances } => self.terminate(pool, instances).await,
             Action::Forget { replica, nodes, ends_drain } => {
-                self.fence.claim("forget", replica.as_str(), QUEUE_WRITE_LIMIT).await?;
+                let generation =
+                    self.fence.claim("forget", replica.as_str(), QUEUE_WRITE_LIMIT).await?;
                 // The drain first: once the nodes are gone nothing would remind us of it.
                 if *ends_drain {
-                    self.queue.remove_drain(replica).await?;
+                    self.queue.remove_drain(generation, replica).await?;
                 }
                 for node in nodes {
-                    self.queue.remove_node(node).await?;
+                    self.queue.remove_node(generation, node).await?;
                 }
                 Ok(())
             }

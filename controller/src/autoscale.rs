@@ -123,7 +123,7 @@ impl Autoscaler {
 
         let terms = SizingTerms::from(&*policy);
         let plan = plan_scale(&terms, &observation, &past.memory);
-        let desk = (&self.queue, self.leadership.borrow().is_some());
+        let desk = (&self.queue, self.leadership.borrow().map(|held| held.generation));
         past.accounts.keep(&reads, &terms, &observation, &plan, desk).await;
 
         past.memory = plan.memory.clone();
@@ -166,8 +166,10 @@ impl Autoscaler {
         let view = reads.view.as_ref().ok();
         past.stragglers.note(view, observation);
         self.metrics.show_slow(past.stragglers.named().len());
-        let Some(view) = view.filter(|_| self.leadership.borrow().is_some()) else { return };
-        if let Err(error) = past.stragglers.publish(&self.queue, view).await {
+        let held = *self.leadership.borrow();
+        let (Some(view), Some(held)) = (view, held) else { return };
+        let desk = (&self.queue, held.generation);
+        if let Err(error) = past.stragglers.publish(desk, view).await {
             tracing::debug!(%error, "slow replicas not put on record");
         }
     }

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::announce::announce_leadership;
 use crate::autoscale::Autoscaler;
 use crate::capacity::Capacity;
 use crate::events::EventFlow;
@@ -203,6 +204,8 @@ impl Attendants {
         let Self { queue, leadership, policy, process } = self;
         let (parts, status) = (outside.events.clone(), outside.status.clone());
         let counts = outside.metrics.clone();
+        let leads = leadership.clone();
+        tasks.spawn(announce_leadership(queue.clone(), leads, process, stop.clone()));
         tasks.spawn(reap_while_leading(queue.clone(), leadership.clone(), counts, stop.clone()));
         let (looks, views) = watch::channel(None);
         tasks.spawn(watch_while_leading(queue.clone(), leadership.clone(), looks, stop.clone()));

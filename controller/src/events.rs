@@ -226,7 +226,7 @@ impl EventFlow {
             Verdict::Postpone(time) => Ok(Outcome::Postponed(time)),
             Verdict::Drain(order) => {
                 if let Happening::Lifecycle(action) = &event.happening {
-                    self.queue.put_lifecycle(record_of(action)).await?;
+                    self.queue.put_lifecycle(self.generation()?, record_of(action)).await?;
                 }
                 let drain = self.request_drain(event, &place, order).await?;
                 if order.node_lives {
@@ -266,7 +266,7 @@ impl EventFlow {
             && action.transition == Transition::Terminating
             && is_ours(policy, &action.group)
         {
-            self.queue.put_lifecycle(record_of(action)).await?;
+            self.queue.put_lifecycle(self.generation()?, record_of(action)).await?;
             return Ok(Outcome::ActionRecorded);
         }
         let is_kept = policy.drain.unknown_instances == UnknownInstances::Keep;
@@ -279,17 +279,22 @@ impl EventFlow {
         place: &Place,
         order: DrainOrder,
     ) -> Result<DrainRecord, AttendError> {
-        let held = *self.leadership.borrow();
-        let held = held.filter(|held| held.holds_for(QUEUE_WRITE_LIMIT, Instant::now()));
         let request = DrainRequest {
             replica: place.replica.clone(),
             request_id: format!("{REQUEST_PREFIX}{}", event.id),
-            generation: held.ok_or(AttendError::NotLeading)?.generation,
+            generation: self.generation()?,
             reason: order.reason,
             remaining: order.remaining,
             lost: order.lost(place),
         };
         Ok(self.queue.request_drain(request).await?)
+    }
+
+    /// The generation to write under.
+    fn generation(&self) -> Result<u64, AttendError> {
+        let held = *self.leadership.borrow();
+        let held = held.filter(|held| held.holds_for(QUEUE_WRITE_LIMIT, Instant::now()));
+        Ok(held.ok_or(AttendError::NotLeading)?.generation)
     }
 
     /// The newest look at the control keys; the first may take a moment.

@@ -46,7 +46,7 @@ impl Journal {
                 write(file, encoder, &text);
             }
             if leads {
-                self.stream.add(&text, queue).await;
+                self.stream.add(&text, (queue, record.generation)).await;
             } else {
                 self.stream.encoder.begin_anew();
             }
@@ -81,11 +81,12 @@ struct Stream {
 }
 
 impl Stream {
-    async fn add(&mut self, text: &RecordText, queue: &WorkQueue) {
+    async fn add(&mut self, text: &RecordText, (queue, generation): (&WorkQueue, u64)) {
         let line = self.encoder.encode(text);
         self.lines += 1;
         self.bytes += u64::try_from(line.len()).unwrap_or(u64::MAX);
-        let written = tokio::time::timeout(STREAM_LIMIT, queue.add_journal(line, self.kept()));
+        let added = queue.add_journal(generation, line, self.kept());
+        let written = tokio::time::timeout(STREAM_LIMIT, added);
         let problem = match written.await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),

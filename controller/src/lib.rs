@@ -9,6 +9,7 @@
 
 mod accounts;
 mod actuate;
+mod announce;
 mod autoscale;
 mod conditions;
 mod fence;

@@ -105,6 +105,8 @@ impl Tracked {
 /// Why a step was not carried out.
 #[derive(Debug, Error)]
 enum KeepError {
+    #[error("another controller leads")]
+    NotLeading,
     #[error(transparent)]
     Fence(#[from] FenceError),
     #[error(transparent)]
@@ -184,7 +186,7 @@ impl LifecycleKeeper {
             return Ok(());
         }
         if tracked.has_ended(action) {
-            return Ok(self.queue.remove_lifecycle(&action.instance_id).await?);
+            return self.forget(action).await;
         }
         let plan = self.plan(action, tracked, world).await;
         if let LifecyclePlan::Drain { remaining } = plan {
@@ -214,7 +216,7 @@ impl LifecycleKeeper {
                     tracked.ended = Some(action.clone());
                     let (instance, hook) = (&action.instance_id, &action.hook);
                     tracing::info!(instance, hook, why = %end, "lifecycle action completed");
-                    self.queue.remove_lifecycle(instance).await?;
+                    self.forget(action).await?;
                 }
                 self.note_answer(action, tracked, answer).await?;
             }
@@ -294,6 +296,15 @@ impl LifecycleKeeper {
         Ok(())
     }
 
+    /// The generation to write records under.
+    fn generation(&self) -> Result<u64, KeepError> {
+        self.leadership.borrow().map(|held| held.generation).ok_or(KeepError::NotLeading)
+    }
+
+    async fn forget(&self, action: &LifecycleRecord) -> Result<(), KeepError> {
+        Ok(self.queue.remove_lifecycle(self.generation()?, &action.instance_id).await?)
+    }
+
     async fn claim(
         &self,
         verb: &str,
@@ -316,7 +327,7 @@ impl LifecycleKeeper {
             self.metrics.lifecycle("not_active");
             tracked.ended = Some(action.clone());
             tracing::info!(instance = action.instance_id, "lifecycle action had ended before");
-            self.queue.remove_lifecycle(&action.instance_id).await?;
+            self.forget(action).await?;
         }
         Ok(())
     }

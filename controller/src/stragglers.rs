@@ -32,13 +32,13 @@ impl Stragglers {
         self.memory.stragglers().collect()
     }
 
-    /// Brings the records to what is known; only the leader does.
+    /// Brings the records to what is known; only the leader does, under its generation.
     ///
     /// # Errors
-    /// The queue did not answer; the next tick tries again.
+    /// The queue did not answer, or a newer leader has taken over; the next tick tries again.
     pub(crate) async fn publish(
         &self,
-        queue: &WorkQueue,
+        (queue, generation): (&WorkQueue, u64),
         view: &ControlView,
     ) -> Result<(), QueueError> {
         let named = self.named();
@@ -50,13 +50,13 @@ impl Stragglers {
                 tracing::warn!(%replica, percent, "replica is slower than its peers");
                 let record =
                     StragglerRecord { replica: replica.clone(), share: *share, named_at: view.now };
-                queue.put_straggler(record).await?;
+                queue.put_straggler(generation, record).await?;
             }
         }
         for replica in on_record {
             if !named.iter().any(|straggler| straggler.replica == *replica) {
                 tracing::info!(%replica, "replica is no longer slower than its peers");
-                queue.remove_straggler(replica).await?;
+                queue.remove_straggler(generation, replica).await?;
             }
         }
         Ok(())

@@ -2,7 +2,8 @@
 --       ARGV REQUEST replica request_id generation reason remaining_ms lost
 --         or REPORT replica request_id generation state
 -- Merges a request or a report into a replica's drain; answers the record that now holds. A leader
--- older than the newest that claimed anything changes nothing; agents and operators write as 0.
+-- older than the newest that claimed anything changes nothing, and its request is not answered with
+-- what others asked for; agents and operators write as 0.
 -- Only a leader ends what is terminating: the pods are gone, and the nodes return to work.
 -- `queue/src/control/drains.rs` states the same rules.
 
@@ -65,9 +66,9 @@ register_control('control_drain', 'finishes', function(keys, arguments)
     set('generation', math.max(tonumber(field('generation')), generation))
   end
 
-  local newest = tonumber(call('GET', keys[3]) or '0')
-  if generation ~= 0 and generation < newest then return call('HGETALL', keys[1]) end
-  if verb == 'REQUEST' then
+  local is_request = verb == 'REQUEST'
+  if is_outdated(keys[3], generation) then return is_request and {} or call('HGETALL', keys[1]) end
+  if is_request then
     request(arguments[5], tonumber(arguments[6]), arguments[7] or '')
   else
     report(arguments[5])

@@ -1,8 +1,10 @@
--- PUT KEYS record index; ARGV member mode stamp {field value}...
+-- PUT KEYS record index [newest_generation]; ARGV [generation] member mode stamp {field value}...
 -- Writes a record and lists it in its index. `stamp` is the field that gets the server's time,
 -- '' for none. Mode replace writes the whole record, merge keeps other fields, raise does nothing
--- unless the field `version` rises. Answers the server's time, or 0 when nothing was written.
+-- unless the field `version` rises. Answers the server's time, or 0 when nothing was written, -1 to
+-- a leader that was followed by another.
 register_control('control_put', 'finishes', function(keys, arguments)
+  if keys[3] and is_outdated(keys[3], table.remove(arguments, 1)) then return -1 end
   local member, mode, stamp = arguments[1], arguments[2], arguments[3]
   local now = server_time()
   if mode == 'raise' then

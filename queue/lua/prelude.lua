@@ -474,6 +474,12 @@ local function register_control(name, kind, body)
     end })
 end
 
+-- Whether a leader of this generation was followed by one that has claimed something; 0 is none.
+local function is_outdated(newest_key, generation)
+  generation = tonumber(generation)
+  return generation ~= 0 and generation < tonumber(call('GET', newest_key) or '0')
+end
+
 local function remember(unit, event, detail)
   local packed = call('HGET', HISTORY, unit[ID])
   local events = packed and unpacked(packed) or {}

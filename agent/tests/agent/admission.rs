@@ -228,7 +228,7 @@ async fn replica_found_slow_is_told_on_its_node_and_in_its_record() {
     let node = world.node("n1").start();
     let replica: ReplicaId = "n1".parse().unwrap();
     let record = StragglerRecord { replica: replica.clone(), share: 0.61, named_at: UnixMillis(0) };
-    world.queue.put_straggler(record).await.unwrap();
+    world.queue.put_straggler(0, record).await.unwrap();
     let has_event = |reason: &'static str| {
         world.marks.wait_for(&node.name, move |marked| {
             marked.events.iter().any(|event| event.reason == reason)
@@ -242,7 +242,7 @@ async fn replica_found_slow_is_told_on_its_node_and_in_its_record() {
         nodes.first().and_then(|node| node.slow_since)
     };
     until(|| async { slow_since().await.is_some() }).await;
-    world.queue.remove_straggler(&replica).await.unwrap();
+    world.queue.remove_straggler(0, &replica).await.unwrap();
     within(has_event("ReplicaNoLongerSlow")).await;
     until(|| async { slow_since().await.is_none() }).await;
 }

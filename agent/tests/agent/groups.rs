@@ -95,8 +95,8 @@ async fn survivors_are_told_as_idle_and_only_the_lost_node_is_marked() {
     let lost = nodes.remove(1);
     let name = lost.name.clone();
     lost.kill().await;
-    world.queue.remove_node(&name).await.unwrap();
-    world.queue.remove_drain(&replica).await.unwrap();
+    world.queue.remove_node(0, &name).await.unwrap();
+    world.queue.remove_drain(0, &replica).await.unwrap();
     until(|| async {
         let view = world.queue.view().await.unwrap();
         // Not when they are ready: an engine that is slow for a moment would be told in 600 s.

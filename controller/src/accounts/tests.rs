@@ -67,8 +67,9 @@ impl Scene {
             problems: Vec::new(),
         };
         let seen = observe::build(&reads, 1, self.now);
+        let generation = leads.then_some(1);
         let plan = plan_scale(&self.terms, &seen, &ScaleMemory::default());
-        accounts.keep(&reads, &self.terms, &seen, &plan, (&self.queue, leads)).await;
+        accounts.keep(&reads, &self.terms, &seen, &plan, (&self.queue, generation)).await;
     }
 
     async fn kept(&self) -> Option<Ledger> {
@@ -112,4 +113,17 @@ async fn ledger_that_cannot_be_read_is_not_begun_anew() {
     assert_eq!((next.ledger(), scene.kept().await), (None, begun));
     scene.tick(&mut next, true).await;
     assert_eq!(scene.kept().await.map(|ledger| ledger.began_at), begun.map(|b| b.began_at));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ledger_of_a_leader_that_was_followed_by_another_is_refused() {
+    let mut scene = Scene::new();
+    let mut outdated = Accounts::default();
+    scene.tick(&mut outdated, true).await;
+    let kept = scene.kept().await;
+    assert!(kept.is_some());
+    assert!(scene.queue.claim(2, "lead").await.expect("memory"));
+    tokio::time::advance(WRITE_EVERY).await;
+    scene.tick(&mut outdated, true).await;
+    assert_eq!(scene.kept().await, kept);
 }

@@ -95,7 +95,7 @@ impl Follower {
                 }
                 Upkeep::Forget { replica } => {
                     tracing::info!(%replica, "drain of a node that never reported is forgotten");
-                    self.queue.remove_drain(&replica).await?;
+                    self.queue.remove_drain(generation, &replica).await?;
                 }
             }
         }

@@ -79,7 +79,7 @@ impl Finder {
                         token: None,
                         seen_at: UnixMillis::default(),
                     };
-                    keeper.queue.put_lifecycle(record).await?;
+                    keeper.queue.put_lifecycle(keeper.generation()?, record).await?;
                 }
                 // Completing a hook of others would end their work.
                 hooks => {

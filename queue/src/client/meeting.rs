@@ -1,14 +1,12 @@
 //! Calls on the control keys, by which agents, controller, trainer and operators meet.
 
-use ebbtide_core::ids::{NodeName, ReplicaId};
-use ebbtide_core::ledger::Ledger;
+use ebbtide_core::ids::ReplicaId;
 use ebbtide_core::time::UnixMillis;
 
 use super::{Hint, QueueError, WorkQueue};
 use crate::control::{
     ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress, DrainRecord,
-    DrainRequest, EngineRecord, HoldRecord, JournalLine, LifecycleRecord, NodeRecord, ReplicaView,
-    StragglerRecord, TrainerRecord,
+    DrainRequest, EngineRecord, HoldRecord, JournalLine, NodeRecord, ReplicaView, TrainerRecord,
 };
 
 impl WorkQueue {
@@ -52,14 +50,6 @@ impl WorkQueue {
         Ok(())
     }
 
-    /// Removes a node that was terminated for good.
-    ///
-    /// # Errors
-    /// No answer.
-    pub async fn remove_node(&self, node: &NodeName) -> Result<(), QueueError> {
-        self.tell(ControlCommand::RemoveNode(node.clone())).await
-    }
-
     /// Writes an engine's record.
     ///
     /// # Errors
@@ -100,38 +90,6 @@ impl WorkQueue {
         Ok(())
     }
 
-    /// Remembers a lifecycle action that is to be completed.
-    ///
-    /// # Errors
-    /// No answer.
-    pub async fn put_lifecycle(&self, record: LifecycleRecord) -> Result<(), QueueError> {
-        self.tell(ControlCommand::PutLifecycle(record)).await
-    }
-
-    /// Forgets the lifecycle action of an instance.
-    ///
-    /// # Errors
-    /// No answer.
-    pub async fn remove_lifecycle(&self, instance_id: &str) -> Result<(), QueueError> {
-        self.tell(ControlCommand::RemoveLifecycle(instance_id.to_owned())).await
-    }
-
-    /// Names a replica that is slower than its peers.
-    ///
-    /// # Errors
-    /// No answer.
-    pub async fn put_straggler(&self, record: StragglerRecord) -> Result<(), QueueError> {
-        self.tell(ControlCommand::PutStraggler(record)).await
-    }
-
-    /// Takes back that a replica is slower than its peers.
-    ///
-    /// # Errors
-    /// No answer.
-    pub async fn remove_straggler(&self, replica: &ReplicaId) -> Result<(), QueueError> {
-        self.tell(ControlCommand::RemoveStraggler(replica.clone())).await
-    }
-
     /// Keeps a closing report; one for the same request and node is kept once.
     ///
     /// # Errors
@@ -149,22 +107,6 @@ impl WorkQueue {
             ControlReply::Reports(reports) => Ok(reports),
             other => Err(QueueError::unexpected("closing reports", &other)),
         }
-    }
-
-    /// Writes the savings ledger of the run.
-    ///
-    /// # Errors
-    /// No answer.
-    pub async fn put_ledger(&self, ledger: Ledger) -> Result<(), QueueError> {
-        self.tell(ControlCommand::PutLedger(Box::new(ledger))).await
-    }
-
-    /// Adds a line to the journal of sizing, of which about `kept` lines are kept.
-    ///
-    /// # Errors
-    /// No answer.
-    pub async fn add_journal(&self, line: String, kept: usize) -> Result<(), QueueError> {
-        self.tell(ControlCommand::AddJournal { line, kept }).await
     }
 
     /// The newest lines of the journal of sizing, at most `limit`, the newest first.
@@ -211,9 +153,7 @@ impl WorkQueue {
         self.port.wake(Hint::Control).await;
         match reply {
             ControlReply::Drain(Some(record)) => Ok(record),
-            ControlReply::Drain(None) => Err(QueueError::Protocol {
-                problem: "a newer leader has taken over; the drain was not asked for".to_owned(),
-            }),
+            ControlReply::Drain(None) => Err(QueueError::outdated()),
             other => Err(QueueError::unexpected("the drain", &other)),
         }
     }
@@ -232,29 +172,6 @@ impl WorkQueue {
         match reply {
             ControlReply::Drain(record) => Ok(record),
             other => Err(QueueError::unexpected("the drain", &other)),
-        }
-    }
-
-    /// Forgets the drain of a replica whose instances are gone, and wakes those that stay.
-    ///
-    /// # Errors
-    /// No answer.
-    pub async fn remove_drain(&self, replica: &ReplicaId) -> Result<(), QueueError> {
-        self.tell(ControlCommand::RemoveDrain(replica.clone())).await?;
-        self.port.wake(Hint::Control).await;
-        Ok(())
-    }
-
-    /// Claims an action for a generation of leadership; `false` when an equal claim was made
-    /// before or a newer generation has claimed anything.
-    ///
-    /// # Errors
-    /// No answer: then the action must not be carried out.
-    pub async fn claim(&self, generation: u64, action: &str) -> Result<bool, QueueError> {
-        let command = ControlCommand::Claim { generation, action: action.to_owned() };
-        match self.port.control(command).await? {
-            ControlReply::Claimed(is_granted) => Ok(is_granted),
-            other => Err(QueueError::unexpected("a claim", &other)),
         }
     }
 

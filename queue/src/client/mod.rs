@@ -7,6 +7,7 @@ mod backoff;
 mod hints;
 mod holding;
 mod inspecting;
+mod leading;
 mod leasing;
 mod meeting;
 mod memory_port;
@@ -79,6 +80,12 @@ impl QueueError {
 
     pub(crate) fn no_reply() -> Self {
         Self::Protocol { problem: "a write was not answered".to_owned() }
+    }
+
+    /// The writer's leadership is over.
+    pub(crate) fn outdated() -> Self {
+        let problem = "a newer leader has taken over; nothing was written".to_owned();
+        Self::Protocol { problem }
     }
 
     pub(crate) fn unexpected(wanted: &str, got: &impl std::fmt::Debug) -> Self {

@@ -8,8 +8,8 @@ use ebbtide_core::time::UnixMillis;
 
 use super::{
     CheckpointRecord, ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress,
-    DrainRecord, DrainRequest, EngineRecord, HoldRecord, JournalLine, LifecycleRecord, NodeRecord,
-    REPORTS_KEPT, ReplicaView, StragglerRecord, TrainerRecord, VersionRecord,
+    DrainRecord, DrainRequest, EngineRecord, HoldRecord, JournalLine, LeaderWrite, LifecycleRecord,
+    NodeRecord, REPORTS_KEPT, ReplicaView, StragglerRecord, TrainerRecord, VersionRecord,
 };
 
 /// The control keys of one run.
@@ -40,7 +40,6 @@ impl MemoryControl {
                 let record = NodeRecord { heartbeat: now, ..(**record).clone() };
                 self.nodes.insert(record.node.clone(), record);
             }
-            ControlCommand::RemoveNode(node) => self.remove_node(node),
             ControlCommand::PutEngine(record) => {
                 let record = EngineRecord { heartbeat: now, ..(**record).clone() };
                 self.engines.insert((record.replica.clone(), record.index), record);
@@ -66,41 +65,23 @@ impl MemoryControl {
             ControlCommand::RemoveHold(role) => {
                 self.holds.remove(role);
             }
-            ControlCommand::PutLifecycle(record) => {
-                let record = LifecycleRecord { seen_at: now, ..record.clone() };
-                self.lifecycles.insert(record.instance_id.clone(), record);
-            }
-            ControlCommand::RemoveLifecycle(instance_id) => {
-                self.lifecycles.remove(instance_id);
-            }
-            ControlCommand::PutStraggler(record) => {
-                let record = StragglerRecord { named_at: now, ..record.clone() };
-                self.stragglers.insert(record.replica.clone(), record);
-            }
-            ControlCommand::RemoveStraggler(replica) => {
-                self.stragglers.remove(replica);
-            }
             ControlCommand::AddReport(report) => self.add_report(report, now),
             ControlCommand::ReadReports(limit) => {
                 return ControlReply::Reports(self.reports.iter().take(*limit).cloned().collect());
-            }
-            ControlCommand::PutLedger(ledger) => self.ledger = Some(**ledger),
-            ControlCommand::AddJournal { line, kept } => {
-                self.journal.push_front(JournalLine { at: now, line: line.clone() });
-                self.journal.truncate(*kept);
             }
             ControlCommand::ReadJournal(limit) => {
                 return ControlReply::Journal(self.journal.iter().take(*limit).cloned().collect());
             }
             ControlCommand::RequestDrain(request) => return self.request_drain(request, now),
             ControlCommand::ReportDrain(progress) => return self.report_drain(progress),
-            ControlCommand::RemoveDrain(replica) => {
-                self.drains.remove(replica);
-            }
             ControlCommand::BeatReaper => self.reaper_beat = Some(now),
             ControlCommand::Claim { generation, action } => {
                 return ControlReply::Claimed(self.claim(*generation, action));
             }
+            ControlCommand::Lead { generation, .. } if self.is_outdated(*generation) => {
+                return ControlReply::Outdated;
+            }
+            ControlCommand::Lead { write, .. } => self.lead(write, now),
             ControlCommand::Read => return ControlReply::View(Box::new(self.view(now))),
             ControlCommand::ReadReplica(replica) => {
                 let view = self.view(now).into_replica(replica.clone());
@@ -108,6 +89,34 @@ impl MemoryControl {
             }
         }
         ControlReply::Done
+    }
+
+    fn lead(&mut self, write: &LeaderWrite, now: UnixMillis) {
+        match write {
+            LeaderWrite::RemoveNode(node) => self.remove_node(node),
+            LeaderWrite::RemoveDrain(replica) => {
+                self.drains.remove(replica);
+            }
+            LeaderWrite::PutLifecycle(record) => {
+                let record = LifecycleRecord { seen_at: now, ..record.clone() };
+                self.lifecycles.insert(record.instance_id.clone(), record);
+            }
+            LeaderWrite::RemoveLifecycle(instance_id) => {
+                self.lifecycles.remove(instance_id);
+            }
+            LeaderWrite::PutStraggler(record) => {
+                let record = StragglerRecord { named_at: now, ..record.clone() };
+                self.stragglers.insert(record.replica.clone(), record);
+            }
+            LeaderWrite::RemoveStraggler(replica) => {
+                self.stragglers.remove(replica);
+            }
+            LeaderWrite::PutLedger(ledger) => self.ledger = Some(**ledger),
+            LeaderWrite::AddJournal { line, kept } => {
+                self.journal.push_front(JournalLine { at: now, line: line.clone() });
+                self.journal.truncate(*kept);
+            }
+        }
     }
 
     fn add_report(&mut self, report: &ClosingReport, now: UnixMillis) {
@@ -129,7 +138,7 @@ impl MemoryControl {
     fn request_drain(&mut self, request: &DrainRequest, now: UnixMillis) -> ControlReply {
         let before = self.drains.get(&request.replica);
         if self.is_outdated(request.generation) {
-            return ControlReply::Drain(before.cloned());
+            return ControlReply::Drain(None);
         }
         let merged = request.merge(before, now);
         self.drains.insert(request.replica.clone(), merged.clone());

@@ -5,19 +5,21 @@
 
 mod drains;
 mod fields;
+mod leading;
 mod memory;
 mod records;
 mod reports;
 
 use std::time::Duration;
 
-use ebbtide_core::ids::{NodeName, ReplicaId};
+use ebbtide_core::ids::ReplicaId;
 use ebbtide_core::ledger::Ledger;
 use ebbtide_core::time::UnixMillis;
 
 pub use drains::{DrainProgress, DrainReason, DrainRecord, DrainRequest, DrainState, NodeNames};
 pub use ebbtide_core::observation::TrainerPhase;
 pub use fields::{FieldError, Fields, from_fields, to_fields};
+pub use leading::LeaderWrite;
 pub use memory::MemoryControl;
 pub use records::{
     CheckpointRecord, EngineRecord, HoldRecord, LifecycleRecord, NodeRecord, NodeRole, NodeState,
@@ -30,8 +32,6 @@ pub use reports::{ClosingReport, DrainOutcome, JournalLine, REPORTS_KEPT};
 pub enum ControlCommand {
     /// Writes a node's record; the store sets its heartbeat.
     PutNode(Box<NodeRecord>),
-    /// Removes a node that was terminated for good, with its engines.
-    RemoveNode(NodeName),
     /// Writes an engine's record; the store sets its heartbeat.
     PutEngine(Box<EngineRecord>),
     /// Writes the trainer's report; the store sets its heartbeat.
@@ -46,35 +46,16 @@ pub enum ControlCommand {
     PutHold(HoldRecord),
     /// Ends the hold of a role.
     RemoveHold(String),
-    /// Remembers a lifecycle action that is to be completed; the store sets when it was seen.
-    PutLifecycle(LifecycleRecord),
-    /// Forgets the lifecycle action of an instance.
-    RemoveLifecycle(String),
-    /// Names a replica that is slower than its peers; the store sets when.
-    PutStraggler(StragglerRecord),
-    /// Takes that back.
-    RemoveStraggler(ReplicaId),
     /// Adds a closing report; one of the same name changes nothing.
     AddReport(Box<ClosingReport>),
     /// Reads the newest closing reports, at most so many.
     ReadReports(usize),
-    /// Writes the savings ledger of the run.
-    PutLedger(Box<Ledger>),
-    /// Adds a line to the journal of sizing and keeps about so many, the newest ones.
-    AddJournal {
-        /// The line.
-        line: String,
-        /// How many lines are kept.
-        kept: usize,
-    },
-    /// Reads the newest lines of that journal, at most so many.
+    /// Reads the newest lines of the journal of sizing, at most so many.
     ReadJournal(usize),
     /// Asks for a drain. A leader older than the newest that claimed anything is refused.
     RequestDrain(DrainRequest),
     /// Reports progress of a drain, or cancels it; refused as a request is.
     ReportDrain(DrainProgress),
-    /// Forgets the drain of a replica whose instances are gone.
-    RemoveDrain(ReplicaId),
     /// Says that somebody reaps expired leases now.
     BeatReaper,
     /// Claims an action for a generation of leadership, before it is carried out where nothing
@@ -84,6 +65,14 @@ pub enum ControlCommand {
         generation: u64,
         /// Names the action; claimed once.
         action: String,
+    },
+    /// Writes what only the leader writes.
+    Lead {
+        /// The writing leader's generation, or 0 of an operator. One that is older than the newest
+        /// that claimed anything is refused.
+        generation: u64,
+        /// What to write.
+        write: LeaderWrite,
     },
     /// Reads everything.
     Read,
@@ -96,12 +85,15 @@ pub enum ControlCommand {
 pub enum ControlReply {
     /// Done.
     Done,
-    /// To drain commands: what holds now; `None` when there is no such drain.
+    /// To drain commands: what holds now; `None` when there is no such drain, and to a request that
+    /// was refused.
     Drain(Option<DrainRecord>),
     /// To [`ControlCommand::RequestCheckpoint`]: the moment of this request.
     Requested(UnixMillis),
     /// To [`ControlCommand::Claim`]: whether the claim was granted.
     Claimed(bool),
+    /// To [`ControlCommand::Lead`]: a newer leader has claimed something; nothing was written.
+    Outdated,
     /// To [`ControlCommand::ReadReports`]: the newest first.
     Reports(Vec<ClosingReport>),
     /// To [`ControlCommand::ReadJournal`]: the newest first.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::library::Function;
-use super::{CALL_TRIES, RedisPort, keys};
+use super::{CALL_TRIES, RedisPort, keys, leading};
 use crate::client::QueueError;
 use crate::control::{
     CheckpointRecord, ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress,
@@ -67,25 +67,9 @@ pub(super) async fn carry_out(
         }
         ControlCommand::BeatReaper => put(port, "reaper", "", Merge, "heartbeat", &NO_FIELDS).await,
         ControlCommand::RemoveHold(role) => remove(port, "hold", &role).await,
-        ControlCommand::PutLifecycle(record) => {
-            put(port, "lifecycle", &record.instance_id, Replace, "seen_at", &record).await
-        }
-        ControlCommand::RemoveLifecycle(instance_id) => {
-            remove(port, "lifecycle", &instance_id).await
-        }
-        ControlCommand::PutStraggler(record) => {
-            put(port, "straggler", record.replica.as_str(), Replace, "named_at", &record).await
-        }
-        ControlCommand::RemoveStraggler(replica) => {
-            remove(port, "straggler", replica.as_str()).await
-        }
         ControlCommand::AddReport(report) => add_report(port, &report).await,
         ControlCommand::ReadReports(limit) => read_reports(port, limit).await,
-        ControlCommand::PutLedger(ledger) => put(port, "ledger", "", Replace, "", &*ledger).await,
-        ControlCommand::AddJournal { line, kept } => add_journal(port, &line, kept).await,
         ControlCommand::ReadJournal(limit) => read_journal(port, limit).await,
-        ControlCommand::RemoveNode(node) => remove_node(port, node.as_str()).await,
-        ControlCommand::RemoveDrain(replica) => remove(port, "drain", replica.as_str()).await,
         ControlCommand::RequestDrain(request) => request_drain(port, &request).await,
         ControlCommand::ReportDrain(progress) => report_drain(port, &progress).await,
         ControlCommand::Claim { generation, action } => {
@@ -95,18 +79,21 @@ pub(super) async fn carry_out(
                 port.call_function(Function::ControlClaim, &keys, &arguments, CALL_TRIES).await?;
             Ok(ControlReply::Claimed(granted == 1))
         }
+        ControlCommand::Lead { generation, write } => {
+            leading::carry_out(port, generation, write).await
+        }
         ControlCommand::Read => read_all(port).await,
         ControlCommand::ReadReplica(replica) => read_replica(port, replica).await,
     }
 }
 
-fn key(port: &RedisPort, kind: &str, member: &str) -> String {
+pub(super) fn key(port: &RedisPort, kind: &str, member: &str) -> String {
     let separator = if member.is_empty() { "" } else { ":" };
     keys::control(&port.options.run, &format!("{kind}{separator}{member}"))
 }
 
 /// The record's key and that of the index of its kind.
-fn record_keys(port: &RedisPort, kind: &str, member: &str) -> [String; 2] {
+pub(super) fn record_keys(port: &RedisPort, kind: &str, member: &str) -> [String; 2] {
     [key(port, kind, member), key(port, &format!("{kind}s"), "")]
 }
 
@@ -149,17 +136,6 @@ async fn remove(port: &RedisPort, kind: &str, member: &str) -> Result<ControlRep
     let keys = record_keys(port, kind, member);
     port.call_function::<u64>(Function::ControlRemove, &keys, &[member.into()], CALL_TRIES).await?;
     Ok(ControlReply::Done)
-}
-
-async fn remove_node(port: &RedisPort, node: &str) -> Result<ControlReply, QueueError> {
-    let ControlReply::View(view) = read_all(port).await? else { return Ok(ControlReply::Done) };
-    let record = view.nodes.iter().find(|record| record.node.as_str() == node);
-    let replica = record.map(|record| &record.replica);
-    let is_last = view.nodes.iter().filter(|other| Some(&other.replica) == replica).count() == 1;
-    for engine in view.engines.iter().filter(|e| is_last && Some(&e.replica) == replica) {
-        remove(port, "engine", &format!("{}:{}", engine.replica, engine.index)).await?;
-    }
-    remove(port, "node", node).await
 }
 
 async fn request_drain(
@@ -234,20 +210,6 @@ async fn read_reports(port: &RedisPort, limit: usize) -> Result<ControlReply, Qu
     Ok(ControlReply::Reports(reports.collect()))
 }
 
-/// Repeated after a lost answer, it adds the same line again: readers see the same moment twice.
-async fn add_journal(
-    port: &RedisPort,
-    line: &str,
-    kept: usize,
-) -> Result<ControlReply, QueueError> {
-    let journal = key(port, "journal", "");
-    let mut pipeline = redis::pipe();
-    let add = pipeline.cmd("XADD").arg(&journal).arg("MAXLEN").arg("~").arg(kept.max(1));
-    add.arg("*").arg("line").arg(line);
-    let added: Result<(String,), _> = port.link.query(&journal, &pipeline).await;
-    added.map(|_| ControlReply::Done).map_err(|error| error.to_queue_error())
-}
-
 async fn read_journal(port: &RedisPort, limit: usize) -> Result<ControlReply, QueueError> {
     let journal = key(port, "journal", "");
     let mut pipeline = redis::pipe();
@@ -290,7 +252,7 @@ pub(super) async fn all_keys(port: &RedisPort) -> Result<Vec<String>, QueueError
 
 /// Reads the indexes, then all records at one moment. A record that is written between the two
 /// steps is seen by the next read.
-async fn read_all(port: &RedisPort) -> Result<ControlReply, QueueError> {
+pub(super) async fn read_all(port: &RedisPort) -> Result<ControlReply, QueueError> {
     let wanted = record_keys_of_all(port).await?;
     Ok(ControlReply::View(Box::new(read(port, &wanted).await?)))
 }

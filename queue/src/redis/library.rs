@@ -39,6 +39,7 @@ pub(super) enum Function {
     ControlClaim,
     ControlMark,
     ControlReport,
+    ControlJournal,
 }
 
 impl Function {
@@ -73,6 +74,7 @@ impl Function {
             Self::ControlClaim => "control_claim",
             Self::ControlMark => "control_mark",
             Self::ControlReport => "control_report",
+            Self::ControlJournal => "control_journal",
         }
     }
 
@@ -102,7 +104,7 @@ const SHARED: [&str; 2] = files!["prelude", "inspecting"];
 
 /// The functions, each a block of its own, with what it alone needs before it: all that is shared
 /// must fit into the 200 local variables that Lua allows.
-const BLOCKS: [&str; 28] = files![
+const BLOCKS: [&str; 29] = files![
     "enqueue",
     "writing" "leasing" "exchange",
     "renew",
@@ -131,6 +133,7 @@ const BLOCKS: [&str; 28] = files![
     "control_claim",
     "control_mark",
     "control_report",
+    "control_journal",
 ];
 
 pub(super) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {

@@ -6,6 +6,7 @@ mod checks;
 mod control;
 mod decode;
 mod encode;
+mod leading;
 mod library;
 mod link;
 mod losses;

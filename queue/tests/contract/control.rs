@@ -81,7 +81,7 @@ async fn records_are_read_as_they_were_written(world: World) {
     assert_eq!(view.trainer.map(|trainer| trainer.step), Some(4));
     assert_eq!(view.holds.len(), 1, "a hold that has ended is forgotten");
     assert!(view.reaper_beat.is_some());
-    world.queue.remove_node(&"n1".parse().unwrap()).await.unwrap();
+    world.queue.remove_node(0, &"n1".parse().unwrap()).await.unwrap();
     assert_eq!(world.queue.view().await.unwrap().nodes.len(), 1);
 }
 
@@ -276,26 +276,26 @@ async fn lifecycle_action_stands_until_it_is_removed(world: World) {
         token: None,
         seen_at: UnixMillis(0),
     };
-    world.queue.put_lifecycle(record.clone()).await.unwrap();
+    world.queue.put_lifecycle(0, record.clone()).await.unwrap();
     let standing = world.queue.view().await.unwrap().lifecycles;
     assert_eq!(standing.len(), 1);
     assert_eq!(LifecycleRecord { seen_at: UnixMillis(0), ..standing[0].clone() }, record);
     assert!(standing[0].seen_at > UnixMillis(0));
-    world.queue.remove_lifecycle("i-1").await.unwrap();
+    world.queue.remove_lifecycle(0, "i-1").await.unwrap();
     assert!(world.queue.view().await.unwrap().lifecycles.is_empty());
 }
 
 async fn straggler_is_told_to_its_replica_until_it_is_taken_back(world: World) {
     let replica: ReplicaId = "ep-1".parse().unwrap();
     let record = StragglerRecord { replica: replica.clone(), share: 0.5, named_at: UnixMillis(0) };
-    world.queue.put_straggler(record.clone()).await.unwrap();
+    world.queue.put_straggler(0, record.clone()).await.unwrap();
     let told = world.queue.replica_view(&replica).await.unwrap().straggler.unwrap();
     assert!(told.named_at > UnixMillis(0), "the store's clock");
     assert_eq!(StragglerRecord { named_at: UnixMillis(0), ..told.clone() }, record);
     assert_eq!(world.queue.view().await.unwrap().stragglers, [told]);
     let other = "ep-2".parse().unwrap();
     assert_eq!(world.queue.replica_view(&other).await.unwrap().straggler, None);
-    world.queue.remove_straggler(&replica).await.unwrap();
+    world.queue.remove_straggler(0, &replica).await.unwrap();
     assert!(world.queue.view().await.unwrap().stragglers.is_empty());
 }
 

@@ -10,6 +10,7 @@ mod histories;
 mod holders;
 mod kills;
 mod laws;
+mod leaders;
 mod links;
 mod outages;
 mod refusals;

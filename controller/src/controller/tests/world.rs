@@ -221,6 +221,23 @@ impl World {
         status
     }
 
+    /// One more controller, on its own way to the queue and by its own lease.
+    pub fn add_rival(
+        &mut self,
+        policy: FleetPolicy,
+        queue: WorkQueue,
+        lease: impl LeaderLease + 'static,
+    ) -> ControllerStatus {
+        let status = ControllerStatus::default();
+        let metrics = Metrics::new().expect("names differ");
+        let (queue, leader) = (QueueSource::Ready(queue), Arc::new(lease));
+        let outside = Outside { metrics, queue, leader, ..self.outside(status.clone()) };
+        self.tasks.spawn(async move {
+            run(config(policy), outside, CancellationToken::new()).await.expect("runs");
+        });
+        status
+    }
+
     /// Ends the first controller and waits for its end.
     pub async fn end_first(&mut self) {
         self.shutdown.cancel();

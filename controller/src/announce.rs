@@ -1,0 +1,59 @@
+//! Tells the queue at once that this controller leads: from then on it refuses whatever an older
+//! leader writes, also before this one has anything to write itself.
+
+use std::time::Duration;
+
+use ebbtide_queue::client::{Backoff, WorkQueue};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::fence::{Fence, FenceError};
+use crate::leader::Leadership;
+
+/// Longest time of the write.
+const WRITE_LIMIT: Duration = Duration::from_secs(4);
+
+/// Bounds of the pause while the queue is away.
+const PAUSE_MIN: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Claims every leadership as soon as it begins, until `shutdown`.
+pub(crate) async fn announce_leadership(
+    queue: WorkQueue,
+    mut leadership: watch::Receiver<Option<Leadership>>,
+    process: u32,
+    shutdown: CancellationToken,
+) {
+    let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
+    let (mut announced, mut turn) = (None, 0);
+    loop {
+        let generation = leadership.borrow_and_update().map(|held| held.generation);
+        let mut pause = None;
+        if generation.is_some() && generation != announced {
+            turn += 1;
+            let fence = Fence { queue: &queue, leadership: &leadership, process, turn };
+            match fence.claim("lead", "all", WRITE_LIMIT).await {
+                Ok(claimed) => {
+                    announced = Some(claimed);
+                    backoff.reset();
+                }
+                // Who is followed already has nothing to announce.
+                Err(FenceError::ClaimRefused) => announced = generation,
+                Err(FenceError::LeaseTooShort { .. } | FenceError::Queue(_)) => {
+                    pause = Some(backoff.next_pause());
+                }
+            }
+        }
+        let pause = async {
+            match pause {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = leadership.changed() => if changed.is_err() { return },
+            () = pause => {}
+            () = shutdown.cancelled() => return,
+        }
+    }
+}
