@@ -133,12 +133,21 @@ impl PolicyResource {
         object.map(serde_json::to_value).transpose().map_err(|error| format!("{self}: {error}"))
     }
 
-    /// Puts these fields into the status; those that are not named stay.
-    async fn write_status(&self, status: &Value) -> Result<(), String> {
-        let patch = Patch::Merge(json!({ "status": status }));
+    /// Puts these fields into the status; those that are not named stay. Answers the version that
+    /// the resource has then; `None` when it is at another one than `version`: somebody has
+    /// written it since.
+    async fn write_status(&self, status: &Value, version: &str) -> Result<Option<String>, String> {
+        let metadata = json!({ "resourceVersion": version });
+        let patch = Patch::Merge(json!({ "metadata": metadata, "status": status }));
         let parameters = PatchParams::default();
-        let patched = self.policies.patch_status(&self.name, &parameters, &patch);
-        self.call("write the status of", patched).await.map(drop)
+        let patched = async {
+            match self.policies.patch_status(&self.name, &parameters, &patch).await {
+                Err(kube::Error::Api(status)) if status.is_conflict() => Ok(None),
+                patched => patched.map(Some),
+            }
+        };
+        let patched = self.call("write the status of", patched).await?;
+        Ok(patched.map(|object| object.metadata.resource_version.unwrap_or_default()))
     }
 
     async fn tell(&self, told: Told, uid: Option<String>, now: UnixMillis) -> Result<(), String> {

@@ -14,6 +14,9 @@ use crate::status::{ControllerStatus, Snapshot};
 /// Least time between two writes.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
+/// Conflicts in a row that are answered by another try.
+const CONFLICTS_LIMIT: usize = 4;
+
 /// Most actions and reasons that the status repeats.
 const LINES_LIMIT: usize = 64;
 
@@ -109,6 +112,8 @@ impl Decision {
 /// What the status is to say.
 pub(super) struct Standing {
     generation: Option<i64>,
+    /// The generation of the leadership under which it is written; 0 while there is none.
+    leader: u64,
     conditions: Vec<Condition>,
     /// Everything else.
     fields: Map<String, Value>,
@@ -118,7 +123,7 @@ impl Standing {
     /// Nothing is in force yet, and this is why.
     pub fn refused(problem: &str, generation: Option<i64>) -> Self {
         let conditions = conditions::refused(problem);
-        Self { generation, conditions, fields: Map::new() }
+        Self { generation, leader: 0, conditions, fields: Map::new() }
     }
 
     fn of(snapshot: &Snapshot, decision: &Decision) -> Self {
@@ -127,6 +132,7 @@ impl Standing {
         let known = |state| (!snapshot.replicas.is_empty()).then(|| count(state));
         let fields = json!({
             "mode": snapshot.mode,
+            "leaderGeneration": snapshot.generation,
             "limitingStage": snapshot.limiting_stage,
             "rollout": {
                 "running": snapshot.running,
@@ -141,6 +147,7 @@ impl Standing {
         let fields = if let Value::Object(fields) = fields { fields } else { Map::new() };
         Self {
             generation: snapshot.policy_generation,
+            leader: snapshot.generation,
             conditions: snapshot.conditions.clone(),
             fields,
         }
@@ -175,6 +182,12 @@ impl Standing {
         Value::Object(patch)
     }
 
+    /// Whether a newer leader has written this status.
+    fn is_outdated(&self, before: &Value) -> bool {
+        let newest = before["leaderGeneration"].as_u64().unwrap_or(0);
+        self.leader != 0 && self.leader < newest
+    }
+
     /// What has changed for whoever follows events. What was well from the beginning is no news.
     fn news(&self, before: &Value) -> Vec<Told> {
         let news = self.conditions.iter().filter_map(|condition| {
@@ -204,11 +217,27 @@ fn standing_of<'a>(status: &'a Value, condition: &Condition) -> Option<&'a Value
     known.iter().find(|known| known["type"] == condition.kind.as_str())
 }
 
+/// The resource as it stands in the cluster.
+struct Stands {
+    status: Value,
+    uid: Option<String>,
+    version: String,
+}
+
+impl Stands {
+    async fn read(resource: &PolicyResource) -> Result<Self, String> {
+        let object = resource.get().await?;
+        let object = object.ok_or_else(|| format!("{resource} does not exist"))?;
+        let text = |name: &str| object["metadata"][name].as_str().map(str::to_owned);
+        let (uid, version) = (text("uid"), text("resourceVersion").unwrap_or_default());
+        Ok(Self { status: object["status"].clone(), uid, version })
+    }
+}
+
 /// Writes what has changed.
 #[derive(Default)]
 pub(super) struct Reporter {
-    /// The status as it stands in the cluster, and the identity of its object.
-    stands: Option<(Value, Option<String>)>,
+    stands: Option<Stands>,
     last_problem: Option<String>,
 }
 
@@ -238,25 +267,30 @@ impl Reporter {
         standing: &Standing,
         now: UnixMillis,
     ) -> Result<(), String> {
-        let (before, uid) = match self.stands.take() {
-            Some(stands) => stands,
-            None => {
-                let object = resource.get().await?;
-                let object = object.ok_or_else(|| format!("{resource} does not exist"))?;
-                let uid = object["metadata"]["uid"].as_str().map(str::to_owned);
-                (object["status"].clone(), uid)
+        for _ in 0..CONFLICTS_LIMIT {
+            let stands = match self.stands.take() {
+                Some(stands) => stands,
+                None => Stands::read(resource).await?,
+            };
+            if standing.is_outdated(&stands.status) {
+                return Err(format!("a newer leader has written the status of {resource}"));
             }
-        };
-        let patch = standing.to_patch(&before, now);
-        let after = merge(&before, &patch);
-        if after != before {
-            resource.write_status(&patch).await?;
+            let patch = standing.to_patch(&stands.status, now);
+            let after = merge(&stands.status, &patch);
+            let version = if after == stands.status {
+                Some(stands.version)
+            } else {
+                resource.write_status(&patch, &stands.version).await?
+            };
+            // Somebody was first, with another policy or under a newer leadership.
+            let Some(version) = version else { continue };
+            self.stands = Some(Stands { status: after, uid: stands.uid.clone(), version });
+            for told in standing.news(&stands.status) {
+                resource.tell(told, stands.uid.clone(), now).await?;
+            }
+            return Ok(());
         }
-        self.stands = Some((after, uid.clone()));
-        for told in standing.news(&before) {
-            resource.tell(told, uid.clone(), now).await?;
-        }
-        Ok(())
+        Err(format!("others write {resource} all the time"))
     }
 }
 

@@ -84,3 +84,19 @@ fn merge_takes_away_what_is_null_and_leaves_what_is_not_named() {
     let merged = merge(&json!({"a": {"b": 1, "c": 2}, "d": 3}), &json!({"a": {"b": null}}));
     assert_eq!(merged, json!({"a": {"c": 2}, "d": 3}));
 }
+
+/// Case T35 of autoscaling: in the status of the resource.
+#[test]
+fn status_of_a_newer_leader_is_not_written_by_an_older_one() {
+    let by = |generation| standing(&Snapshot { generation, ..snapshot(None) });
+    let stands = merge(&Value::Null, &by(5).to_patch(&Value::Null, AT));
+    assert_eq!(stands["leaderGeneration"], 5);
+    assert!(by(4).is_outdated(&stands));
+    assert!(!by(5).is_outdated(&stands) && !by(6).is_outdated(&stands));
+    assert!(!by(4).is_outdated(&Value::Null), "nobody has written yet");
+    assert_eq!(merge(&stands, &by(6).to_patch(&stands, LATER))["leaderGeneration"], 6);
+    let refused = Standing::refused("spec is wrong", Some(1));
+    assert!(!refused.is_outdated(&stands), "nobody leads yet, and somebody has to say it");
+    let after = merge(&stands, &refused.to_patch(&stands, LATER));
+    assert_eq!(after["leaderGeneration"], 5, "and takes nothing away");
+}

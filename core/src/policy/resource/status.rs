@@ -31,6 +31,12 @@ pub(super) fn schema() -> Map<String, Value> {
             "observedGeneration": count(),
             "conditions": conditions,
             "mode": text(16),
+            "leaderGeneration": {
+                "type": "integer",
+                "format": "int64",
+                "minimum": 0,
+                "description": "Of the controller that wrote this; an older one writes no more.",
+            },
             "limitingStage": text(64),
             "rollout": {
                 "type": "object",
