@@ -25,6 +25,8 @@ pub(crate) enum ActuateError {
     Fence(#[from] FenceError),
     #[error("drain of {replica} must be {expected} and is {got}")]
     DrainMoved { replica: ReplicaId, expected: &'static str, got: String },
+    #[error("its pool has not answered yet")]
+    Unanswered,
     #[error("pool {0} is not in the policy any more")]
     NoSuchPool(PoolName),
     #[error(transparent)]

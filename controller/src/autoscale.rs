@@ -15,23 +15,23 @@ use ebbtide_core::policy::{FleetPolicy, Mode};
 use ebbtide_core::scale::{Action, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::WorkQueue;
-use ebbtide_queue::control::ControlView;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::accounts::Accounts;
-use crate::actuate::Actuator;
+use crate::acting::{Acting, Jobs, Tools};
+use crate::actuate::ActuateError;
 use crate::capacity::Capacity;
 use crate::conditions::{self, Condition};
-use crate::fence::Fence;
+use crate::held::{Held, held_for, why_held};
 use crate::journal::{Journal, summarize};
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::observe::{self, Reads};
 use crate::policy_source::PolicyState;
 use crate::pool_remarks;
-use crate::protection;
+use crate::protection::{self, Protection};
 use crate::retired::Retired;
 use crate::server::Pulse;
 use crate::status::{ControllerStatus, Snapshot};
@@ -63,12 +63,13 @@ struct Past {
     accounts: Accounts,
     stragglers: Stragglers,
     retired: Retired,
+    acting: Acting,
     ticks: u64,
     scale_decisions: u64,
     last_decision: Option<String>,
     problems: Vec<String>,
     pool_remarks: Vec<String>,
-    protection_problem: Option<String>,
+    protection: Protection,
     /// Since when the records have been read without a failure.
     watched_since: Option<Instant>,
 }
@@ -110,10 +111,10 @@ impl Autoscaler {
             self.metrics.show_tokens(&status.tokens);
         }
         self.metrics.show_idle(reads.view.as_ref().ok());
-        let held = self.why_held(&policy, &reads);
+        let held = why_held(self.leadership.borrow().is_some(), &policy, &reads);
         let over = past.retired.take_ended(&mut reads, &policy);
         if held.is_none() {
-            self.take_back(&over, &policy, past.ticks).await;
+            self.take_back(&over, &self.tools(&policy, past.ticks)).await;
         }
         let now = (self.now)();
         let nodes_per_replica = policy.rollout.nodes_per_replica;
@@ -127,18 +128,33 @@ impl Autoscaler {
         past.accounts.keep(&reads, &terms, &observation, &plan, desk).await;
 
         past.memory = plan.memory.clone();
+        let unprotected = match held {
+            None => protection::unprotected(&observation, &policy),
+            Some(_) => Vec::new(),
+        };
+        let tools = self.tools(&policy, past.ticks);
+        let tick = self.tick.unwrap_or(policy.rollout.tick);
+        let until = (began_at + tick).max(Instant::now() + HINTED_TICK_MIN);
+        let may = |action: &&Action| held_for(action, held.as_ref()).is_none();
+        let actions = plan.actions.iter().filter(may).cloned().collect();
+        let jobs = Jobs { actions, unprotected };
+        let acted = past.acting.carry_out(&tools, jobs, until).await;
+        let mut results = acted.results.into_iter();
         let mut outcomes = Vec::new();
         for action in &plan.actions {
-            let outcome = match held_for(action, held.as_ref()) {
-                Some(_) => Outcome::Recommended,
-                None => self.act(action, &plan, &policy, &mut past).await,
+            let result = if may(&action) { results.next() } else { None };
+            let outcome = match result {
+                None => Outcome::Recommended,
+                Some(result) => self.conclude(action, result, &plan, &mut past),
             };
             outcomes.push(RecordedAction { action: action.clone(), outcome });
         }
-
-        if held.is_none() {
-            self.protect(&observation, &policy, &mut past).await;
-        }
+        let answered = acted.answered.into_iter().map(|(action, result)| {
+            let outcome = self.conclude(&action, result, &plan, &mut past);
+            RecordedAction { action, outcome }
+        });
+        let answered = answered.collect();
+        past.protection.note(acted.protected);
         self.count_busy_terminations(&plan, &outcomes, &observation);
         let problems = reads.problems.clone();
         let report = Report {
@@ -151,7 +167,7 @@ impl Autoscaler {
             policy_unread: unread,
             policy_generation: generation,
         };
-        self.tell(report, outcomes, &mut past).await;
+        self.tell(report, (outcomes, answered), &mut past).await;
         let is_complete = reads.problems.is_empty();
         let is_leader = self.leadership.borrow().is_some();
         if !is_leader {
@@ -174,59 +190,36 @@ impl Autoscaler {
         }
     }
 
-    /// Why nothing is carried out, if so.
-    fn why_held(&self, policy: &FleetPolicy, reads: &Reads) -> Option<Held> {
-        if self.leadership.borrow().is_none() {
-            return Some(Held {
-                why: "another controller leads".to_owned(),
-                spares_records: false,
-            });
+    fn tools(&self, policy: &Arc<FleetPolicy>, turn: u64) -> Tools {
+        Tools {
+            queue: self.queue.clone(),
+            leadership: self.leadership.clone(),
+            capacity: self.capacity.clone(),
+            policy: policy.clone(),
+            process: self.process,
+            turn,
         }
-        if let Some(hold) = reads.view.as_ref().ok().and_then(hold_on_rollout) {
-            return Some(Held { why: hold, spares_records: true });
-        }
-        let why = "mode is observe: plans are recommendations".to_owned();
-        (policy.mode == Mode::Observe).then_some(Held { why, spares_records: true })
-    }
-
-    fn actuator<'a>(&'a self, policy: &'a FleetPolicy, turn: u64) -> Actuator<'a> {
-        let (queue, leadership, process) = (&self.queue, &self.leadership, self.process);
-        let fence = Fence { queue, leadership, process, turn };
-        Actuator { queue, fence, capacity: &*self.capacity, policy }
     }
 
     /// Takes back drains of replicas that are gone; what fails is seen again at the next tick.
-    async fn take_back(&self, over: &[Action], policy: &FleetPolicy, turn: u64) {
+    async fn take_back(&self, over: &[Action], tools: &Tools) {
         for action in over {
-            if let Err(error) = self.actuator(policy, turn).carry_out(action).await {
+            if let Err(error) = tools.actuator().carry_out(action).await {
                 tracing::warn!(%error, "drain of a replica that is gone was not taken back");
             }
         }
     }
 
-    /// Protects what works from the scale-in of its own group.
-    async fn protect(&self, observation: &Observation, policy: &FleetPolicy, past: &mut Past) {
-        let mut problem = None;
-        for (pool, instances) in protection::unprotected(observation, policy) {
-            let outcome = self.actuator(policy, past.ticks).protect(&pool, &instances).await;
-            problem = outcome.err().map(|error| error.to_string()).or(problem);
-        }
-        if let Some(error) = problem.as_ref().filter(|_| problem != past.protection_problem) {
-            tracing::warn!(%error, "nodes are not protected from scale-in");
-        }
-        past.protection_problem = problem;
-    }
-
-    async fn act(
+    /// Takes note of what became of an action.
+    fn conclude(
         &self,
         action: &Action,
+        result: Result<(), ActuateError>,
         plan: &ScalePlan,
-        policy: &FleetPolicy,
         past: &mut Past,
     ) -> Outcome {
-        let outcome = self.actuator(policy, past.ticks).carry_out(action).await;
-        past.retired.note(action, outcome.is_ok());
-        let outcome = match outcome {
+        past.retired.note(action, result.is_ok());
+        let outcome = match result {
             Ok(()) => {
                 self.metrics.count_decision(action, &plan.reasons);
                 if action.is_decision() {
@@ -269,7 +262,12 @@ impl Autoscaler {
     }
 
     /// Journal, metrics, status, and one log line for each problem that comes or goes.
-    async fn tell(&mut self, report: Report<'_>, outcomes: Vec<RecordedAction>, past: &mut Past) {
+    async fn tell(
+        &mut self,
+        report: Report<'_>,
+        (outcomes, answered): (Vec<RecordedAction>, Vec<RecordedAction>),
+        past: &mut Past,
+    ) {
         let conditions = report.conditions();
         let pool_remarks = pool_remarks::gather(&report.observation.pools);
         let Report { policy, observation, plan, held, problems, .. } = report;
@@ -294,6 +292,7 @@ impl Autoscaler {
             wish: plan.wish,
             desired: plan.desired,
             actions: outcomes,
+            answered,
             reasons: reasons.clone(),
             bottleneck: plan.bottleneck.to_string(),
             held: held.clone(),
@@ -375,22 +374,4 @@ impl Report<'_> {
         let states = self.observation.replicas_by_state(self.policy.rollout.nodes_per_replica)?;
         Some(states.get(&ReplicaState::Ready).copied().unwrap_or(0))
     }
-}
-
-/// Why nothing is carried out.
-struct Held {
-    why: String,
-    /// Whether records of what is gone may still be removed: that changes no capacity.
-    spares_records: bool,
-}
-
-fn held_for<'a>(action: &Action, held: Option<&'a Held>) -> Option<&'a Held> {
-    let is_record = matches!(action, Action::Forget { .. });
-    held.filter(|held| !(is_record && held.spares_records))
-}
-
-fn hold_on_rollout(view: &ControlView) -> Option<String> {
-    let is_ours = |role: &str| role == "rollout" || role == "all";
-    let hold = view.holds.iter().find(|hold| is_ours(&hold.role))?;
-    Some(format!("{} is on hold until {} by {}: {}", hold.role, hold.until, hold.who, hold.reason))
 }

@@ -8,11 +8,13 @@
 //! Agents are met in Redis only; nothing here speaks to one.
 
 mod accounts;
+mod acting;
 mod actuate;
 mod announce;
 mod autoscale;
 mod conditions;
 mod fence;
+mod held;
 mod pool_remarks;
 mod protection;
 mod reaper;

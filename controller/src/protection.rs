@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 use ebbtide_core::observation::{InstanceId, InstanceState, InstanceView, Observation};
 use ebbtide_core::policy::{FleetPolicy, PoolName, ProviderKind};
 
+use crate::actuate::ActuateError;
+
 /// Instances that are to be protected, by pool.
 pub(crate) fn unprotected(
     observation: &Observation,
@@ -30,4 +32,24 @@ pub(crate) fn unprotected(
         (!ids.is_empty()).then(|| (pool.name.clone(), ids))
     });
     found.collect()
+}
+
+/// What was last known of protections.
+#[derive(Default)]
+pub(crate) struct Protection {
+    problem: Option<String>,
+}
+
+impl Protection {
+    /// Takes note of protections that were answered; without any nothing is known anew.
+    pub fn note(&mut self, protected: Vec<Result<(), ActuateError>>) {
+        if protected.is_empty() {
+            return;
+        }
+        let problem = protected.into_iter().find_map(Result::err).map(|error| error.to_string());
+        if let Some(error) = problem.as_ref().filter(|_| problem != self.problem) {
+            tracing::warn!(%error, "nodes are not protected from scale-in");
+        }
+        self.problem = problem;
+    }
 }

@@ -50,6 +50,9 @@ pub struct Record {
     /// What was to be done.
     #[serde(default)]
     pub actions: Vec<RecordedAction>,
+    /// What earlier ones were answered, that were not in their own tick.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answered: Vec<RecordedAction>,
     /// Why, in words.
     #[serde(default)]
     pub reasons: Vec<String>,

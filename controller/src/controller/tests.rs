@@ -1,5 +1,6 @@
 //! The whole controller on a queue in memory, the local provider and a lease in memory.
 
+mod hanging;
 mod two_leaders;
 pub(crate) mod world;
 

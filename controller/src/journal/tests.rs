@@ -20,6 +20,7 @@ fn record(tick: u64, outcomes: &[Outcome]) -> Record {
         outcome: outcome.clone(),
     };
     Record {
+        answered: Vec::new(),
         is_first: tick == 0,
         mode: "act".to_owned(),
         generation: 1,

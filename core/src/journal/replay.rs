@@ -36,7 +36,7 @@ impl Replay {
         let plan = plan_scale(&self.terms, &record.observation, &self.memory);
         self.memory = plan.memory.clone();
         // What was asked for then is what the pools show next, whatever is decided now.
-        for recorded in &record.actions {
+        for recorded in record.actions.iter().chain(&record.answered) {
             if let Some(result) = recorded.outcome.result() {
                 self.memory.note_outcome(&recorded.action, result);
             }

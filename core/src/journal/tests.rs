@@ -14,6 +14,7 @@ fn record(world: &World, plan: &ScalePlan, outcome: &Outcome, is_first: bool) ->
     let recorded =
         |action: &Action| RecordedAction { action: action.clone(), outcome: outcome.clone() };
     Record {
+        answered: Vec::new(),
         is_first,
         mode: "act".to_owned(),
         generation: 7,
