@@ -17,6 +17,7 @@ use aws_sdk_autoscaling::types::AutoScalingGroup;
 use ebbtide_core::ids::NodeName;
 use ebbtide_core::observation::{Activities, InstanceId, InstanceView, PoolView, Signal};
 use ebbtide_core::policy::{AutoScalingGroupName, Market, Pool, PoolName, Provider};
+use ebbtide_core::time::UnixMillis;
 
 use super::ec2::Instances;
 use super::{Capacity, CapacityError, unread};
@@ -48,6 +49,8 @@ pub struct AsgCapacity {
     known: Mutex<BTreeMap<InstanceId, Machine>>,
     /// Pools whose activities have been read at least once.
     introduced: Mutex<BTreeSet<PoolName>>,
+    /// Start of the newest activity of a pool before it was last raised, on AWS's clock.
+    raised_after: Mutex<BTreeMap<PoolName, UnixMillis>>,
 }
 
 /// What EC2 says about an instance.
@@ -68,6 +71,7 @@ impl AsgCapacity {
             calls,
             known: Mutex::default(),
             introduced: Mutex::default(),
+            raised_after: Mutex::default(),
         }
     }
 
@@ -116,7 +120,9 @@ impl AsgCapacity {
 
     fn view(&self, pool: &Pool, group: &AutoScalingGroup) -> PoolView {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut size = convert::pool_size(group);
+        let Some(mut size) = convert::pool_size(group) else {
+            return PoolView::unread(pool.name.clone(), "AWS does not tell its size");
+        };
         for instance in &mut size.instances {
             let machine = known.get(&instance.id);
             instance.node = machine.and_then(|machine| machine.node.clone());
@@ -143,13 +149,32 @@ impl AsgCapacity {
         }
         let activities = self.describe_activities(group);
         view.activities = match in_time("DescribeScalingActivities", activities).await {
-            Ok(activities) => {
+            Ok(mut activities) => {
+                // What failed before the last raise says nothing about it.
+                let raised_after = self.raised_after(&view.name);
+                activities.failures.retain(|failure| Some(failure.at) > raised_after);
                 let mut introduced = self.introduced.lock().unwrap_or_else(PoisonError::into_inner);
                 introduced.insert(view.name.clone());
                 Signal::fresh(activities)
             }
             Err(error) => Signal::unknown(error.to_string()),
         };
+    }
+
+    fn raised_after(&self, pool: &PoolName) -> Option<UnixMillis> {
+        let raised_after = self.raised_after.lock().unwrap_or_else(PoisonError::into_inner);
+        raised_after.get(pool).copied()
+    }
+
+    /// Remembers what had happened before a raise. While a group has what it wants its activities
+    /// are not read: what failed meanwhile, and was made good, would be news to the next look.
+    async fn note_past(&self, pool: &Pool, group: &AutoScalingGroupName) {
+        let activities = self.describe_activities(group);
+        let activities = in_time("DescribeScalingActivities", activities).await;
+        if let Some(newest) = activities.ok().and_then(|activities| activities.newest_at) {
+            let mut raised_after = self.raised_after.lock().unwrap_or_else(PoisonError::into_inner);
+            raised_after.insert(pool.name.clone(), newest);
+        }
     }
 
     async fn describe_activities(
@@ -241,7 +266,7 @@ impl Capacity for AsgCapacity {
             Ok(groups) => groups,
             Err(error) => return unread(pools, &error.to_string()),
         };
-        let shown = groups.values().flat_map(|group| convert::pool_size(group).instances);
+        let shown = groups.values().filter_map(convert::pool_size).flat_map(|size| size.instances);
         let ids: BTreeSet<InstanceId> = shown.map(|InstanceView { id, .. }| id).collect();
         self.learn_machines(&ids).await;
         let views = pools.iter().map(|pool| async {
@@ -273,10 +298,11 @@ impl Capacity for AsgCapacity {
     async fn raise(&self, pool: &Pool, from: u32, to: u32, _: u32) -> Result<(), CapacityError> {
         let name = group_of(pool).ok_or_else(|| CapacityError::foreign(pool))?;
         let groups = self.describe_groups(&[name]).await?;
-        let found = groups.get(name.as_str()).map(convert::desired);
+        let found = groups.get(name.as_str()).and_then(convert::desired);
         if found != Some(from) || to <= from {
             return Err(CapacityError::moved(pool, from, found.unwrap_or(0)));
         }
+        self.note_past(pool, name).await;
         let desired = i32::try_from(to).unwrap_or(i32::MAX);
         call("SetDesiredCapacity", &self.calls, || {
             self.groups
@@ -310,7 +336,7 @@ impl Capacity for AsgCapacity {
         // An instance on its way out is no more counted: asking again would take another one's
         // place from the desired size.
         let groups = self.describe_groups(&[name]).await?;
-        let size = groups.get(name.as_str()).map(convert::pool_size).unwrap_or_default();
+        let size = groups.get(name.as_str()).and_then(convert::pool_size).unwrap_or_default();
         let counted: BTreeSet<&InstanceId> = size.counted().map(|instance| &instance.id).collect();
         let counted: Vec<InstanceId> =
             instances.iter().filter(|id| counted.contains(id)).cloned().collect();

@@ -132,3 +132,50 @@ async fn names_of_nodes_that_are_late_cost_no_size() {
     let view = look(&world.capacity, &world.pool).await;
     assert!(view.size.known().unwrap().instances.iter().all(|one| one.node.is_some()));
 }
+
+/// Case T33 of autoscaling: while a group has what it wants nobody reads its activities.
+#[tokio::test]
+async fn failure_from_before_a_raise_is_not_told_after_it() {
+    let moto = require!(Moto::start().await);
+    let world = World::start(&moto, 1).await;
+    let tell = |activities: &[(&str, &str)]| {
+        let member = |(status, at): &(&str, &str)| {
+            format!(
+                "<member><ActivityId>a</ActivityId><AutoScalingGroupName>rollout\
+                 </AutoScalingGroupName><Cause>c</Cause><Description>Launching a new EC2 instance\
+                 </Description><StartTime>2026-01-02T{at}Z</StartTime><StatusCode>{status}\
+                 </StatusCode><StatusMessage>InsufficientInstanceCapacity</StatusMessage></member>"
+            )
+        };
+        let members: String = activities.iter().map(member).collect();
+        let answer = format!(
+            "<DescribeScalingActivitiesResponse><DescribeScalingActivitiesResult><Activities>\
+             {members}</Activities></DescribeScalingActivitiesResult>\
+             </DescribeScalingActivitiesResponse>"
+        );
+        world.aws.fail("DescribeScalingActivities", Fault::Answered(answer), 100);
+    };
+    let failures = async || {
+        let view = look(&world.capacity, &world.pool).await;
+        view.activities.known().map(|activities| activities.failures.len())
+    };
+    tell(&[("Successful", "10:00:00")]);
+    assert_eq!(failures().await, Some(0), "the first look");
+    assert_eq!(failures().await, None, "it has what it wants, and is not asked");
+    // A node was lost, its replacement failed once, and came: nobody looked.
+    let past = [("Successful", "11:00:40"), ("Failed", "11:00:05"), ("Successful", "10:00:00")];
+    tell(&past);
+    world.capacity.raise(&world.pool, 1, 2, 1).await.unwrap();
+    // moto fills a group at once; AWS takes its time.
+    let short = "<DescribeAutoScalingGroupsResponse><DescribeAutoScalingGroupsResult>\
+        <AutoScalingGroups><member><AutoScalingGroupName>rollout</AutoScalingGroupName>\
+        <MinSize>0</MinSize><MaxSize>5</MaxSize><DesiredCapacity>2</DesiredCapacity>\
+        <DefaultCooldown>300</DefaultCooldown><HealthCheckType>EC2</HealthCheckType>\
+        <CreatedTime>2026-01-01T00:00:00Z</CreatedTime></member></AutoScalingGroups>\
+        </DescribeAutoScalingGroupsResult></DescribeAutoScalingGroupsResponse>";
+    world.aws.fail("DescribeAutoScalingGroups", Fault::Answered(short.to_owned()), 100);
+    assert_eq!(failures().await, Some(0), "it answers nothing that was asked for here");
+    let fresh = ("Failed", "12:00:00");
+    tell(&[&[fresh][..], &past[..]].concat());
+    assert_eq!(failures().await, Some(1));
+}

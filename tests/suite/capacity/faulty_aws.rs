@@ -28,6 +28,8 @@ pub enum Fault {
     ReplyLost,
     /// It is carried out for one node less than was asked for.
     OneShort,
+    /// It is answered with this text, and not carried out.
+    Answered(String),
     /// Its answer names nothing: EC2's answers are eventually consistent.
     ShowsNothing,
 }
@@ -153,6 +155,7 @@ async fn pass_on(State(way): State<Way>, request: Request) -> Response {
     let fault = way.state.lock().unwrap().next(asked.action());
     match &fault {
         Some(Fault::Refused(code)) => return refusal(&asked, code),
+        Some(Fault::Answered(text)) => return (StatusCode::OK, text.clone()).into_response(),
         Some(Fault::Slow(delay)) => tokio::time::sleep(*delay).await,
         Some(Fault::OneShort) => {
             let total = "TargetCapacitySpecification.TotalTargetCapacity";

@@ -11,12 +11,15 @@ use super::remarks::{launches_nothing, remarks};
 use super::{Machine, PROTECTION_TAG};
 use crate::capacity::ec2::{market_of, node_of};
 
-pub(super) fn desired(group: &AutoScalingGroup) -> u32 {
-    group.desired_capacity().and_then(|nodes| u32::try_from(nodes).ok()).unwrap_or(0)
+/// What the group was asked for; `None` when AWS does not say, which is not zero.
+pub(super) fn desired(group: &AutoScalingGroup) -> Option<u32> {
+    u32::try_from(group.desired_capacity()?).ok()
 }
 
-/// The size and the instances of a group; nodes and markets are filled in later.
-pub(super) fn pool_size(group: &AutoScalingGroup) -> PoolSize {
+/// The size and the instances of a group; nodes and markets are filled in later. `None` when its
+/// size is not known.
+pub(super) fn pool_size(group: &AutoScalingGroup) -> Option<PoolSize> {
+    let desired = desired(group)?;
     let instances = group.instances().iter().filter_map(|instance| {
         let id = InstanceId(instance.instance_id()?.to_owned());
         let state = lifecycle(instance.lifecycle_state().map_or("", |state| state.as_str()));
@@ -27,15 +30,15 @@ pub(super) fn pool_size(group: &AutoScalingGroup) -> PoolSize {
         })
     });
     let most = group.max_size().and_then(|nodes| u32::try_from(nodes).ok());
-    PoolSize {
-        desired: desired(group),
+    Some(PoolSize {
+        desired,
         // Where nothing is launched, more could be asked for, and would be waited for.
-        limit: if launches_nothing(group) { Some(desired(group)) } else { most },
+        limit: if launches_nothing(group) { Some(desired) } else { most },
         floor: group.min_size().and_then(|nodes| u32::try_from(nodes).ok()).unwrap_or(0),
         instances: instances.collect(),
         is_unmanaged: false,
         remarks: remarks(group),
-    }
+    })
 }
 
 /// A state of an instance in its group, by AWS's word for it.
@@ -102,6 +105,20 @@ mod tests {
         ];
         for (state, counts) in table {
             assert_eq!(lifecycle(state).counts(), counts, "{state}");
+        }
+    }
+
+    /// Case T31 of autoscaling.
+    #[test]
+    fn size_that_aws_does_not_tell_is_unknown_and_not_zero() {
+        let group = |desired| {
+            let group = AutoScalingGroup::builder().auto_scaling_group_name("g");
+            group.set_desired_capacity(desired).build()
+        };
+        assert_eq!(pool_size(&group(Some(197))).map(|size| size.desired), Some(197));
+        assert_eq!(pool_size(&group(Some(0))).map(|size| size.desired), Some(0));
+        for unknown in [None, Some(-1)] {
+            assert_eq!((desired(&group(unknown)), pool_size(&group(unknown))), (None, None));
         }
     }
 
