@@ -29,3 +29,4 @@ mod recorded;
 mod resource;
 mod tidy;
 mod vllm;
+mod whole_loop;
