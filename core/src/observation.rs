@@ -4,7 +4,9 @@
 //! durations, taken on the clock that the signal came from, so that moments of two clocks never
 //! meet here.
 
+mod drains;
 mod pools;
+mod service;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,9 +18,11 @@ use crate::ids::{NodeName, PolicyVersion, ReplicaId};
 use crate::policy::{Market, PoolName};
 use crate::time::{UnixMillis, as_millis};
 
+pub use self::drains::{DrainPurpose, DrainStage, DrainView};
 pub use self::pools::{
     Activities, FailureKind, InstanceState, InstanceView, LaunchFailure, PoolSize, PoolView,
 };
+pub use self::service::ServiceView;
 
 /// A reading with its age, or why there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,6 +175,15 @@ pub struct Observation {
     pub others_at_work: Signal<OthersAtWork>,
     /// Instances that the provider says are gone, among those that were asked about.
     pub gone: BTreeSet<InstanceId>,
+    /// What the other worker groups cost as they stand, in dollars per hour; `None` where only the
+    /// policy's bounds tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others_dollars_per_hour: Option<f64>,
+    /// What a service sees of the rollouts that it serves; `None` when this is about the rollouts
+    /// themselves. Then `ready` waits for the service, `in_flight` it works on, and replicas, pools
+    /// and what has gone are its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceView>,
 }
 
 impl Observation {
@@ -355,47 +368,4 @@ impl ReplicaState {
             Self::Unknown => "unknown",
         }
     }
-}
-
-/// A drain that goes on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct DrainView {
-    /// Names the request.
-    pub request_id: String,
-    /// On whose behalf, as far as sizing is concerned.
-    pub purpose: DrainPurpose,
-    /// How far it is.
-    pub stage: DrainStage,
-    /// The nodes that are lost, when others of the replica stay.
-    pub lost: Vec<NodeName>,
-}
-
-/// On whose behalf a replica drains.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DrainPurpose {
-    /// Sizing asked for it (`scale_in`, `swap`): sizing terminates it, or cancels.
-    Sizing,
-    /// AWS takes the node and its group replaces it (`notice`, `lifecycle`).
-    Reclaim,
-    /// It returns to work by itself (`rebalance`, `drill`, `foreign` without the node that is
-    /// taken).
-    Passing,
-    /// Somebody else wants it empty (`operator`, `maintenance`, `foreign` with that node).
-    Others,
-}
-
-/// How far a drain is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DrainStage {
-    /// Asked for.
-    Requested,
-    /// Work goes back.
-    Draining,
-    /// Nothing is held.
-    Drained,
-    /// The instances are being terminated; no way back.
-    Terminating,
 }

@@ -81,11 +81,15 @@ impl IterationClock {
     /// How long the update under way is expected to go on, from the mean of those before; zero
     /// once it has lasted longer.
     pub fn step_remaining(&self, now: UnixMillis) -> Option<Duration> {
+        Some(self.update_length()?.saturating_sub(now.since(self.step_since?)))
+    }
+
+    /// How long an update takes, the mean of the last ones; `None` before there are enough.
+    pub fn update_length(&self) -> Option<Duration> {
         let finished = self.finished.iter().fold(Sums::default(), Sums::plus);
         let updates = crate::scale::count(finished.updates);
         let mean = finished.seconds.total() / updates;
-        let mean = Duration::try_from_secs_f64(mean).ok().filter(|_| updates >= UPDATES_MIN)?;
-        Some(mean.saturating_sub(now.since(self.step_since?)))
+        Duration::try_from_secs_f64(mean).ok().filter(|_| updates >= UPDATES_MIN)
     }
 
     /// Share of the update under way that is over, 0 to 1, by the time that those before took to

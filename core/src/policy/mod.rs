@@ -59,6 +59,7 @@ use self::pool::POOLS_LIMIT;
 use self::report::Report;
 use self::section::{Section, read_section};
 use crate::ids::RunId;
+use crate::scale::Role;
 
 /// Keys of Kubernetes metadata beside the name, which a policy may have and Ebbtide does not read.
 const FOREIGN_METADATA: [&str; 14] = [
@@ -220,7 +221,30 @@ impl FleetSpec {
 
     /// The pools of the rollout group, the preferred one first.
     pub fn rollout_pools(&self) -> impl Iterator<Item = &Pool> {
-        self.rollout.pools.iter().filter_map(|name| self.pool(name))
+        self.pools_of(Role::Rollout)
+    }
+
+    /// The pools of a worker group, the preferred one first; none when there is no such group.
+    pub fn pools_of(&self, role: Role) -> impl Iterator<Item = &Pool> {
+        let names = match role {
+            Role::Rollout => Some(&self.rollout.pools),
+            Role::Reward | Role::Environment => self.service(role).map(|service| &service.pools),
+        };
+        names.into_iter().flatten().filter_map(|name| self.pool(name))
+    }
+
+    /// The pools of all worker groups that are sized, the rollouts' first.
+    pub fn sized_pools(&self) -> impl Iterator<Item = &Pool> {
+        Role::ALL.into_iter().flat_map(|role| self.pools_of(role))
+    }
+
+    /// The section of a service; `None` when there is none, and for the rollouts.
+    pub fn service(&self, role: Role) -> Option<&ServicePolicy> {
+        match role {
+            Role::Rollout => None,
+            Role::Reward => self.reward.as_ref(),
+            Role::Environment => self.environment.as_ref(),
+        }
     }
 
     /// Whole rollout replicas that fit into a pool.

@@ -8,6 +8,7 @@ use super::pool::{Market, Pool, PoolName};
 use super::report::Report;
 use super::rules::{ROLLOUT, ScaledRole, scaled_roles};
 use super::worker_group::{BUFFER_OFF_SPOT, TRAINER_OFF_SPOT};
+use crate::scale::Role;
 
 /// Asks every rule about pools. The first complaint about a path is the only one, so the order is
 /// from what explains most to what explains least.
@@ -197,7 +198,7 @@ fn budget_pays_for_the_minimum(spec: &FleetSpec, report: &mut Report) {
 fn least_dollars_per_hour(spec: &FleetSpec) -> Option<f64> {
     let rollout = scaled_roles(spec).into_iter().find(|role| role.name == ROLLOUT);
     let rollout = rollout.map_or(Some(0.0), |role| least_of_role(spec, &role));
-    Some(rollout? + spec.least_dollars_per_hour_of_others()?)
+    Some(rollout? + spec.least_dollars_per_hour_beside(Role::Rollout)?)
 }
 
 fn least_of_role(spec: &FleetSpec, role: &ScaledRole<'_>) -> Option<f64> {
@@ -207,12 +208,12 @@ fn least_of_role(spec: &FleetSpec, role: &ScaledRole<'_>) -> Option<f64> {
 }
 
 impl FleetSpec {
-    /// What all worker groups but the rollouts cost at least, in dollars per hour: the trainer with
-    /// its smallest legal size, reward and environment with their minimum in their cheapest pool,
+    /// What all worker groups beside this one cost at least, in dollars per hour: groups that are
+    /// sized with their minimum in their cheapest pool, the trainer with its smallest legal size,
     /// the buffer with all nodes of its pool. `None` while a price is unknown.
-    pub fn least_dollars_per_hour_of_others(&self) -> Option<f64> {
-        let services = scaled_roles(self).into_iter().filter(|role| role.name != ROLLOUT);
-        let services: Option<f64> = services.map(|role| least_of_role(self, &role)).sum();
+    pub fn least_dollars_per_hour_beside(&self, role: Role) -> Option<f64> {
+        let others = scaled_roles(self).into_iter().filter(|other| other.name != role.as_str());
+        let others: Option<f64> = others.map(|other| least_of_role(self, &other)).sum();
         let nodes = self.trainer.legal_sizes.first().copied().unwrap_or(0);
         let buffer = self.buffer.pool.as_ref().and_then(|name| self.pool(name));
         let fixed = [
@@ -223,7 +224,7 @@ impl FleetSpec {
             Some(pool) => Some(pool.dollars_per_node_hour? * f64::from(nodes)),
             None => Some(0.0),
         });
-        Some(services? + fixed.sum::<Option<f64>>()?)
+        Some(others? + fixed.sum::<Option<f64>>()?)
     }
 }
 

@@ -34,6 +34,15 @@ const SLACK_SHARE: f64 = 0.05;
 /// Largest number of replicas that arithmetic may answer, far above any policy's maximum.
 const WISH_MAX: u32 = 1_000_000;
 
+/// What the demand for rollouts is judged by.
+const SIGNALS: [SignalName; 5] = [
+    SignalName::Ready,
+    SignalName::InFlight,
+    SignalName::Buffer,
+    SignalName::Trainer,
+    SignalName::Replicas,
+];
+
 /// What the run can use.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Demand {
@@ -57,7 +66,7 @@ pub(super) fn judge_demand(
     is_sync: bool,
     running: u32,
 ) -> Demand {
-    let mut reasons = unknown_signals(observation);
+    let mut reasons = unknown_signals(observation, &SIGNALS);
     let phase = observation.trainer.known().map(|trainer| trainer.phase);
     if phase == Some(TrainerPhase::Done) {
         reasons.push(Reason::RunEnded);
@@ -78,16 +87,19 @@ pub(super) fn judge_demand(
     Demand { wish, useful, is_firm: true, reasons }
 }
 
-fn unknown_signals(observation: &Observation) -> Vec<Reason> {
-    let signals = [
-        (SignalName::Ready, observation.ready.why_unknown()),
-        (SignalName::InFlight, observation.in_flight.why_unknown()),
-        (SignalName::Buffer, observation.buffer_groups.why_unknown()),
-        (SignalName::Trainer, observation.trainer.why_unknown()),
-        (SignalName::Replicas, observation.replicas.why_unknown()),
-    ];
-    let unknown = signals.into_iter().filter_map(|(signal, why)| Some((signal, why?.to_owned())));
-    unknown.map(|(signal, why)| Reason::SignalUnknown { signal, why }).collect()
+/// Which of the signals that are needed are unknown, and why.
+pub(super) fn unknown_signals(observation: &Observation, needed: &[SignalName]) -> Vec<Reason> {
+    let why_unknown = |signal| match signal {
+        SignalName::Ready => observation.ready.why_unknown(),
+        SignalName::InFlight => observation.in_flight.why_unknown(),
+        SignalName::Buffer => observation.buffer_groups.why_unknown(),
+        SignalName::Trainer => observation.trainer.why_unknown(),
+        SignalName::Replicas => observation.replicas.why_unknown(),
+        // Without sizes there is no plan at all.
+        SignalName::PoolSize => None,
+    };
+    let unknown = needed.iter().filter_map(|signal| Some((*signal, why_unknown(*signal)?)));
+    unknown.map(|(signal, why)| Reason::SignalUnknown { signal, why: why.to_owned() }).collect()
 }
 
 /// The wish, and how many replicas would be of use.

@@ -1,6 +1,7 @@
 //! What one plan hands to the next: everything that sizing has learned of the run and of its pools.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::arrivals::{Arrivals, Late};
 use super::bench::PoolMemory;
@@ -26,6 +27,10 @@ use crate::time::UnixMillis;
 
 /// Share of the starts that are over within the time that is planned with.
 const STARTUP_SHARE: f64 = 0.9;
+
+/// Longest update for which a service waits with giving up replicas: a node costs less than the
+/// updates that wait for it, up to here.
+const WAVE_MAX: Duration = Duration::from_hours(1);
 
 /// What one plan hands to the next.
 #[derive(Debug, Clone, PartialEq)]
@@ -155,13 +160,16 @@ impl ScaleMemory {
     pub(super) fn look(&mut self, terms: &SizingTerms, observation: &Observation) -> Look {
         self.look_at_pools(observation);
         let bottleneck = self.look_at_run(terms, observation);
-        let terms = self.learned(terms);
+        let terms = self.learned(terms, observation);
         (self.gang, self.planned_at) = (terms.gang(), observation.now);
         self.schedule = self.schedule.advance(terms.deadline, observation);
         self.look_at_reservations(&terms, observation.now);
         let late = self.look_at_arrivals(&terms, observation);
         let quotas = share_refusals(&terms, &mut self.pools);
-        let is_sync = is_spreading(observation, &self.startup);
+        let is_sync = match &observation.service {
+            Some(service) => service.is_paused,
+            None => is_spreading(observation, &self.startup),
+        };
         Look { terms, bottleneck, late, quotas, is_sync }
     }
 
@@ -169,15 +177,31 @@ impl ScaleMemory {
     fn look_at_run(&mut self, terms: &SizingTerms, observation: &Observation) -> Bottleneck {
         self.startup.note(observation);
         self.iteration = self.iteration.advance(observation, terms.concurrency_per_replica);
+        if !terms.role.is_rollout() {
+            // The rollouts' plan says what limits the run.
+            return Bottleneck::default();
+        }
         let progress = self.iteration.update_progress();
         let is_filled = is_buffer_filled(terms, observation, progress);
         judge_bottleneck(&self.iteration.phases(terms.max_lag > 0, is_filled))
     }
 
     /// The terms with what has been measured in the place of what the policy estimates.
-    fn learned(&self, terms: &SizingTerms) -> SizingTerms {
-        let startup = self.startup.percentile(STARTUP_SHARE).unwrap_or(terms.startup);
-        SizingTerms { startup, ..terms.clone() }
+    fn learned(&self, terms: &SizingTerms, observation: &Observation) -> SizingTerms {
+        let mut terms = terms.clone();
+        terms.startup = self.startup.percentile(STARTUP_SHARE).unwrap_or(terms.startup);
+        if !terms.role.is_rollout() {
+            // Work comes in waves, one an update: less is needed only when a whole wave shows it.
+            let wave = self.iteration.update_length().unwrap_or_default().min(WAVE_MAX);
+            terms.stabilization_down = terms.stabilization_down.max(wave);
+        }
+        if let Some(budget) = &mut terms.budget {
+            let seen = observation.others_dollars_per_hour;
+            let least = budget.others_dollars_per_hour;
+            budget.others_dollars_per_hour =
+                least.map(|least| seen.map_or(least, |seen| seen.max(least)));
+        }
+        terms
     }
 
     fn look_at_pools(&mut self, observation: &Observation) {

@@ -1,4 +1,5 @@
-//! Sizing: how many rollout replicas there should be, where more come from and which ones go.
+//! Sizing: how many replicas there should be, where more come from and which ones go. Of the
+//! rollouts, and of the services that they need (`service`).
 //!
 //! [`plan_scale`] is pure and the same in controller, simulator and replay. It reads top to
 //! bottom: count what is there, judge what is needed, wait until that is stable, then raise, or
@@ -27,6 +28,8 @@ mod raising;
 mod reason;
 mod removal;
 mod reserved;
+mod role;
+mod service;
 mod spending;
 mod startup;
 mod stock;
@@ -47,6 +50,7 @@ pub use self::quota::QuotaFamily;
 pub use self::reason::{
     BreakerReason, CapacityReason, Direction, HoldKind, Reason, SignalName, SwapStep, Unjudged,
 };
+pub use self::role::Role;
 pub use self::startup::StartupMemory;
 pub use self::stock::Stock;
 pub use self::terms::{BudgetTerms, PoolTerms, SizingTerms};
@@ -58,6 +62,7 @@ use self::guard::RaiseLimits;
 use self::memory::Look;
 use self::order::Bounds;
 pub(crate) use self::pace::count;
+use self::service::judge_service;
 use self::swap::SwapView;
 use self::value::{UpdateCost, UpdateTime};
 use crate::observation::Observation;
@@ -86,7 +91,7 @@ struct Need {
     urgency: Urgency,
 }
 
-/// Plans the size of the rollout group.
+/// Plans the size of one worker group.
 pub fn plan_scale(
     terms: &SizingTerms,
     observation: &Observation,
@@ -137,10 +142,15 @@ fn judge_need(
     // What is ordered elsewhere because a reservation ends runs beside what it replaces.
     let with_ending = settled.saturating_add(census.running_ending());
     let settled = settled.max(memory.desired.min(with_ending));
-    let progress = memory.iteration.update_progress();
-    let demand = judge_demand(terms, observation, &memory.pace, progress, is_sync, settled);
+    let pace = &memory.pace;
+    let (demand, time) = if terms.role.is_rollout() {
+        let progress = memory.iteration.update_progress();
+        let demand = judge_demand(terms, observation, pace, progress, is_sync, settled);
+        (demand, UpdateTime::of(terms, observation, pace))
+    } else {
+        (judge_service(terms, observation, pace, settled), None)
+    };
     reasons.extend(demand.reasons);
-    let time = UpdateTime::of(terms, observation, &memory.pace);
     let urgency = memory.schedule.judge(terms, time, (demand.wish, settled), observation.now);
     let wish = urgency.raise(demand.wish, demand.useful, reasons);
     memory.pace = memory.pace.advance(observation, is_sync, demand.is_firm);

@@ -150,7 +150,8 @@ impl<'a> Order<'a> {
     /// needs is not weighed.
     fn is_worth(&mut self, place: usize) -> bool {
         let running = self.running.iter().sum::<u32>();
-        if running < self.terms.clamp(0) {
+        // Nor what the rollouts wait for: a service is small beside them.
+        if running < self.terms.clamp(0) || !self.terms.role.is_rollout() {
             return true;
         }
         if let Some(hurry) = &self.bounds.hurry {

@@ -123,15 +123,20 @@ impl Pace {
 
     /// The measured pace, once there is enough evidence.
     pub fn measured(&self) -> Option<MeasuredPace> {
-        let in_flight = self.last.and_then(|last| last.in_flight).unwrap_or(0);
-        let samples_min = SAMPLES_MIN.max(TURNOVERS_MIN * count(in_flight));
-        let is_enough = self.steps >= STEPS_MIN && self.samples >= samples_min;
+        let in_flight_seconds_per_sample = self.seconds_in_flight()?;
         let pace = MeasuredPace {
             busy_seconds_per_step: (self.busy_seconds + self.sync_share() * self.sync_seconds)
                 / self.steps,
-            in_flight_seconds_per_sample: self.in_flight_seconds / self.samples,
+            in_flight_seconds_per_sample,
         };
-        (is_enough && pace.busy_seconds_per_step > 0.0).then_some(pace)
+        (self.steps >= STEPS_MIN && pace.busy_seconds_per_step > 0.0).then_some(pace)
+    }
+
+    /// Seconds that one sample is in flight, once there is enough evidence.
+    pub fn seconds_in_flight(&self) -> Option<f64> {
+        let in_flight = self.last.and_then(|last| last.in_flight).unwrap_or(0);
+        let samples_min = SAMPLES_MIN.max(TURNOVERS_MIN * count(in_flight));
+        (self.samples >= samples_min).then_some(self.in_flight_seconds / self.samples)
     }
 
     /// The rate at which samples are made while weights spread, as a share of the rate at other

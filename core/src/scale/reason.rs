@@ -134,6 +134,19 @@ pub enum Reason {
     },
     /// Nothing waits; that proves no end of the work.
     ZeroIsNoProof,
+    /// What a service has to do.
+    ItemsNeed {
+        /// Items that wait.
+        waiting: u64,
+        /// Items that are worked on; `None` when nobody tells.
+        working: Option<u64>,
+        /// What the rollouts are about to be, in per cent of what they are.
+        growth_percent: u32,
+        /// Replicas for that.
+        replicas: u32,
+    },
+    /// What waits for a service will be gone before another replica could help.
+    BacklogPasses,
     /// The policy's minimum asks for more than the demand does.
     AtMinimum {
         /// The minimum.
@@ -297,8 +310,8 @@ impl HoldKind {
 
 impl Reason {
     /// All words of [`Reason::demand`], for metrics.
-    pub const DEMANDS: [&str; 5] =
-        ["run_ended", "buffer_low", "buffer_in_band", "buffer_full", "minimum"];
+    pub const DEMANDS: [&str; 6] =
+        ["run_ended", "buffer_low", "buffer_in_band", "buffer_full", "items", "minimum"];
 
     /// The word for what the demand follows from, when the reason is about that.
     pub fn demand(&self) -> Option<&'static str> {
@@ -307,6 +320,7 @@ impl Reason {
             Self::BufferLow { .. } => Some("buffer_low"),
             Self::BufferInBand { .. } => Some("buffer_in_band"),
             Self::BufferFull { .. } => Some("buffer_full"),
+            Self::ItemsNeed { .. } => Some("items"),
             Self::AtMinimum { .. } => Some("minimum"),
             _ => None,
         }

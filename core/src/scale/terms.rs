@@ -3,13 +3,16 @@
 
 use std::time::Duration;
 
+use super::role::Role;
 use crate::policy::{
     FleetPolicy, InstanceType, JoinPoint, Market, Pool, PoolName, Reservation, UpdateDeadline,
 };
 
-/// How the rollout group is to be sized.
+/// How a worker group is to be sized.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SizingTerms {
+    /// Which group.
+    pub role: Role,
     /// Prompt groups of one policy update, until the trainer reports its own number.
     pub groups_per_step: u32,
     /// Samples of one prompt group.
@@ -22,7 +25,7 @@ pub struct SizingTerms {
     pub min_replicas: u32,
     /// Most replicas.
     pub max_replicas: u32,
-    /// Samples in flight on one replica.
+    /// Samples in flight on one replica, or items that a service takes at a time.
     pub concurrency_per_replica: u32,
     /// Sealed groups that should stand ready, in trainer steps.
     pub buffer_target_steps: f64,
@@ -61,7 +64,7 @@ pub struct BudgetTerms {
     pub others_dollars_per_hour: Option<f64>,
 }
 
-/// One pool that the rollout group may use.
+/// One pool that the group may use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolTerms {
     /// The pool.
@@ -104,6 +107,7 @@ impl From<&FleetPolicy> for SizingTerms {
     fn from(policy: &FleetPolicy) -> Self {
         let rollout = &policy.rollout;
         Self {
+            role: Role::Rollout,
             groups_per_step: policy.trainer.groups_per_step,
             group_size: policy.trainer.group_size,
             max_lag: policy.staleness.max_lag,
@@ -121,13 +125,18 @@ impl From<&FleetPolicy> for SizingTerms {
             stabilization_down: rollout.stabilization_down,
             max_changes_per_tick: rollout.max_changes_per_tick,
             trainer_dollars_per_hour: trainer_dollars_per_hour(policy),
-            budget: policy.budget.map(|budget| BudgetTerms {
-                dollars_per_hour: budget.dollars_per_hour,
-                others_dollars_per_hour: policy.least_dollars_per_hour_of_others(),
-            }),
+            budget: BudgetTerms::of(policy, Role::Rollout),
             deadline: policy.deadline,
-            pools: policy.rollout_pools().map(PoolTerms::from).collect(),
+            pools: policy.pools_of(Role::Rollout).map(PoolTerms::from).collect(),
         }
+    }
+}
+
+impl BudgetTerms {
+    fn of(policy: &FleetPolicy, role: Role) -> Option<Self> {
+        let dollars_per_hour = policy.budget?.dollars_per_hour;
+        let others_dollars_per_hour = policy.least_dollars_per_hour_beside(role);
+        Some(Self { dollars_per_hour, others_dollars_per_hour })
     }
 }
 
@@ -139,6 +148,36 @@ fn trainer_dollars_per_hour(policy: &FleetPolicy) -> Option<f64> {
 }
 
 impl SizingTerms {
+    /// How the group of this role is to be sized; `None` when the policy has no such group.
+    pub fn of_role(policy: &FleetPolicy, role: Role) -> Option<Self> {
+        let rollout = Self::from(policy);
+        if role.is_rollout() {
+            return Some(rollout);
+        }
+        let service = policy.service(role)?;
+        Some(Self {
+            role,
+            nodes_per_replica: 1,
+            min_replicas: service.min_replicas,
+            max_replicas: service.max_replicas,
+            concurrency_per_replica: service.items_per_replica,
+            startup: service.startup_estimate,
+            joins_at_step_end: false,
+            stabilization_up: service.stabilization_up,
+            stabilization_down: service.stabilization_down,
+            trainer_dollars_per_hour: None,
+            budget: BudgetTerms::of(policy, role),
+            deadline: None,
+            pools: policy.pools_of(role).map(PoolTerms::from).collect(),
+            ..rollout
+        })
+    }
+
+    /// How each group of the policy is to be sized, the rollouts first.
+    pub fn of_all(policy: &FleetPolicy) -> Vec<Self> {
+        Role::ALL.into_iter().filter_map(|role| Self::of_role(policy, role)).collect()
+    }
+
     /// Nodes of one replica, at least one.
     pub(super) fn gang(&self) -> u32 {
         u32::from(self.nodes_per_replica).max(1)

@@ -80,6 +80,8 @@ fn observation(now: UnixMillis, replicas: Signal<Vec<ReplicaView>>) -> Observati
         pools: Vec::new(),
         others_at_work: Signal::unknown("not read"),
         gone: BTreeSet::new(),
+        others_dollars_per_hour: None,
+        service: None,
     }
 }
 

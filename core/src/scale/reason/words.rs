@@ -41,6 +41,19 @@ impl fmt::Display for Reason {
             Self::ZeroIsNoProof => {
                 write!(f, "nothing waits, but the trainer did not say that the run has ended")
             }
+            Self::ItemsNeed { waiting, working, growth_percent, replicas } => {
+                match working {
+                    Some(working) => write!(f, "{waiting} wait and {working} are worked on")?,
+                    None => write!(f, "{waiting} wait")?,
+                }
+                if *growth_percent > 100 {
+                    write!(f, ", the rollouts grow to {growth_percent} %")?;
+                }
+                write!(f, ": that asks for {replicas}")
+            }
+            Self::BacklogPasses => {
+                write!(f, "what waits will be gone before another replica could help")
+            }
             other => other.fmt_change(f),
         }
     }

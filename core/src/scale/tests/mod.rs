@@ -15,5 +15,7 @@ mod goals;
 mod golden;
 mod laws;
 mod limits;
+mod services;
+mod services_laws;
 mod stories;
 pub(crate) mod world;

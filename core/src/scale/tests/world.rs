@@ -6,11 +6,11 @@ use std::time::Duration;
 use crate::observation::{
     Activities, DrainPurpose, DrainStage, DrainView, FailureKind, InstanceId, InstanceState,
     InstanceView, LaunchFailure, NodeView, Observation, OthersAtWork, PoolSize, PoolView,
-    ReplicaState, ReplicaView, Signal, TrainerPhase, TrainerView,
+    ReplicaState, ReplicaView, ServiceView, Signal, TrainerPhase, TrainerView,
 };
 use crate::policy::{Market, PoolName};
 use crate::scale::{
-    Action, ActionResult, PoolTerms, ScaleMemory, ScalePlan, SizingTerms, plan_scale,
+    Action, ActionResult, PoolTerms, Role, ScaleMemory, ScalePlan, SizingTerms, plan_scale,
 };
 use crate::time::UnixMillis;
 
@@ -55,6 +55,7 @@ impl World {
         };
         Self {
             terms: SizingTerms {
+                role: Role::Rollout,
                 groups_per_step: 8,
                 group_size: 4,
                 max_lag: 3,
@@ -97,10 +98,26 @@ impl World {
                 pools: pools.iter().map(view).collect(),
                 others_at_work: Signal::fresh(OthersAtWork::default()),
                 gone: BTreeSet::new(),
+                others_dollars_per_hour: None,
+                service: None,
             },
             memory: ScaleMemory::default(),
             launched: 0,
         }
+    }
+
+    /// The same for a service that takes 8 items at a time on a replica.
+    pub fn of_service() -> Self {
+        let mut world = Self::new().with_bounds(0, 10);
+        world.terms.role = Role::Reward;
+        world.terms.concurrency_per_replica = 8;
+        world.seen.service = Some(ServiceView::default());
+        world
+    }
+
+    /// What a service sees of the rollouts.
+    pub fn service_mut(&mut self) -> &mut ServiceView {
+        self.seen.service.as_mut().expect("a service")
     }
 
     /// Dollars per hour of the trainer, of a Spot node and of an on-demand node.
