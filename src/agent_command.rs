@@ -112,6 +112,21 @@ enum Role {
     Rollout,
     /// It runs the trainer: a notice asks for a checkpoint first
     Trainer,
+    /// It scores: sized by spec.reward
+    Reward,
+    /// It runs environments or tools: sized by spec.environment
+    Environment,
+}
+
+impl AgentArgs {
+    fn role(&self) -> NodeRole {
+        match self.role {
+            Role::Rollout => NodeRole::Rollout,
+            Role::Trainer => NodeRole::Trainer,
+            Role::Reward => NodeRole::Reward,
+            Role::Environment => NodeRole::Environment,
+        }
+    }
 }
 
 /// Runs the agent until SIGTERM or Ctrl-C.
@@ -130,6 +145,12 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     }
     let mut config =
         AgentConfig::new(policy.run.clone(), agent_holder(&args.node, &read_boot_id()?)?);
+    config.role = args.role();
+    let hosts = args.find_engines || !args.engines.is_empty();
+    if config.role.is_service() && hosts {
+        let role = config.role.as_str();
+        anyhow::bail!("--role {role} hosts no engines: leave out --engine and --find-engines");
+    }
     agent_terms::apply(&policy, &mut config);
     // The policy counts samples per replica.
     config.concurrency_per_node = Some(config.concurrency_per_engine);
@@ -142,10 +163,6 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         config = config.with_replica(replica);
         config.leads_replica |= args.leads_replica;
     }
-    config.role = match args.role {
-        Role::Rollout => NodeRole::Rollout,
-        Role::Trainer => NodeRole::Trainer,
-    };
     let engine = |url: &String| -> anyhow::Result<Arc<dyn Engine>> {
         Ok(Arc::new(DetectedEngine::new(url).with_context(|| format!("--engine {url}"))?))
     };

@@ -4,8 +4,9 @@ use ebbtide_agent::{AgentConfig, DrainTerms, LeaseTerms, NodePrice};
 use ebbtide_core::policy::{FleetPolicy, Pool};
 use ebbtide_queue::command::ProgressLimits;
 
-/// Sets what the policy says about leases, drains and concurrency.
+/// Sets what the policy says about leases, drains and concurrency, for the role that `config` has.
 pub fn apply(policy: &FleetPolicy, config: &mut AgentConfig) {
+    let mut pools = config.role.sized().into_iter().flat_map(|role| policy.pools_of(role));
     config.lease = LeaseTerms {
         ttl: policy.queue.lease,
         renew_every: policy.queue.renew_every,
@@ -25,7 +26,7 @@ pub fn apply(policy: &FleetPolicy, config: &mut AgentConfig) {
         leave_degraded: policy.drain.leave_degraded,
         grace: policy.drain.grace,
         evict: policy.drain.evict,
-        sizing_takes_pods: policy.rollout_pools().any(|pool| pool.provider.kind().takes_pods()),
+        sizing_takes_pods: pools.any(|pool| pool.provider.kind().takes_pods()),
         on_blocked_eviction: policy.drain.on_blocked_eviction,
     };
     config.delete_wedged_engine_after = policy.rollout.delete_wedged_engine_after;

@@ -322,9 +322,10 @@ impl Flow {
     }
 
     fn note_drained(&mut self, now: Instant) {
+        let serves = self.drain.as_ref().is_some_and(|drain| self.may_serve(drain));
         let Some(drain) = &mut self.drain else { return };
         let cut_off = drain.cut_off(self.shared.config.drain.reserve);
-        let waits = self.checkpoint.is_awaited() && now < cut_off;
+        let waits = now < cut_off && (self.checkpoint.is_awaited() || serves);
         let (here, others) = (self.direct.hold(), self.key.others_hold());
         let report = drain.note_progress(&self.shared, waits, (here, others), now);
         self.report(report);

@@ -110,6 +110,12 @@ impl Flow {
         if self.evicts_for(drain) { self.evictions.left() } else { Some(0) }
     }
 
+    /// Whether pods of a service may still work for others: a scorer or an environment need not
+    /// have leased what it works on, so that its node is drained only once its pods have left.
+    pub(super) fn may_serve(&self, drain: &RunningDrain) -> bool {
+        self.shared.config.role.is_service() && self.pods_left(drain) != Some(0)
+    }
+
     /// Who still holds work in the pods of this node. The engine of an EP group runs on all of its
     /// nodes: without one of its pods the streams of the agent that leads it would end.
     fn holdings(&self, drain: &RunningDrain, now: Instant) -> Holdings {

@@ -28,6 +28,7 @@ mod probes;
 mod regrouped;
 mod reports;
 mod restarts;
+mod services;
 mod soak;
 mod trainers;
 mod webhooks;

@@ -6,6 +6,7 @@ use ebbtide_core::fabric::FabricVerdict;
 use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId};
 use ebbtide_core::observation::TrainerPhase;
 use ebbtide_core::policy::Market;
+use ebbtide_core::scale::Role;
 use ebbtide_core::time::UnixMillis;
 use serde::{Deserialize, Serialize};
 
@@ -151,6 +152,10 @@ pub enum NodeRole {
     Rollout,
     /// It runs the trainer or a part of it.
     Trainer,
+    /// It scores.
+    Reward,
+    /// It runs environments or tools of the rollouts.
+    Environment,
 }
 
 impl NodeRole {
@@ -159,7 +164,24 @@ impl NodeRole {
         match self {
             Self::Rollout => "rollout",
             Self::Trainer => "trainer",
+            Self::Reward => "reward",
+            Self::Environment => "environment",
         }
+    }
+
+    /// The worker group that the node is counted in, when that is one that is sized node by node.
+    pub fn sized(self) -> Option<Role> {
+        match self {
+            Self::Rollout => Some(Role::Rollout),
+            Self::Reward => Some(Role::Reward),
+            Self::Environment => Some(Role::Environment),
+            Self::Trainer => None,
+        }
+    }
+
+    /// Whether it serves the rollouts: such a node hosts no engines of the run.
+    pub fn is_service(self) -> bool {
+        matches!(self, Self::Reward | Self::Environment)
     }
 }
 
