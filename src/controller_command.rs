@@ -23,6 +23,7 @@ use ebbtide_controller::metrics::Metrics;
 use ebbtide_controller::nodes::{KubeNodes, NoNodes};
 use ebbtide_controller::policy_source::PolicySource;
 use ebbtide_controller::resource::PolicyResource;
+use ebbtide_controller::signals::RealSources;
 use ebbtide_controller::status::ControllerStatus;
 use ebbtide_core::ids::RunId;
 use ebbtide_core::policy::{FleetPolicy, ProviderKind};
@@ -111,6 +112,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
             None => Arc::new(NoGroups),
         },
         leader: leader_lease(&args, &policy, cluster),
+        signals: Arc::new(RealSources::new(&args.redis.url, &aws, metrics.api_calls.clone())),
         metrics,
         status: ControllerStatus::default(),
         now: wall_clock_now,

@@ -5,6 +5,7 @@
 //! replicas to drain, and most change nothing. Memory is handed from pass to pass. The clock is
 //! this thread's, which has a core for itself.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
@@ -75,6 +76,7 @@ fn passes_over(fleet: Fleet, passes: u64) -> anyhow::Result<Vec<Duration>> {
             status: Ok(status),
             view: Ok(fleet.view(now, step)),
             pools: fleet.pool_views(),
+            service_pools: BTreeMap::new(),
             gone: [].into(),
             problems: Vec::new(),
         };

@@ -14,6 +14,7 @@ use ebbtide_controller::leader::MemoryLease;
 use ebbtide_controller::metrics::Metrics;
 use ebbtide_controller::observe;
 use ebbtide_controller::policy_source::PolicySource;
+use ebbtide_controller::signals::NoSources;
 use ebbtide_controller::status::ControllerStatus;
 use ebbtide_core::policy::FleetPolicy;
 use ebbtide_core::scale::{ScaleMemory, SizingTerms, plan_scale};
@@ -121,6 +122,7 @@ pub fn outside(
         events: EventParts::default(),
         groups: Arc::new(NoGroups),
         leader: Arc::new(MemoryLease::default().candidate()),
+        signals: Arc::new(NoSources),
         metrics: Metrics::new()?,
         status,
         now: wall_clock,

@@ -85,7 +85,7 @@ impl Actuator<'_> {
     async fn raise(&self, name: &PoolName, from: u32, to: u32) -> Result<(), ActuateError> {
         let pool = self.policy.pool(name).ok_or_else(|| ActuateError::NoSuchPool(name.clone()))?;
         self.fence.claim("raise", &format!("{name}.{from}-{to}"), CALL_LIMIT).await?;
-        let gang = self.policy.rollout.nodes_per_replica.into();
+        let gang = self.policy.nodes_per_replica_in(name).into();
         within_limit("raise", self.capacity.raise(pool, from, to, gang)).await
     }
 

@@ -1,39 +1,45 @@
 //! Flow C, the whole of it: observe, plan, say why, act if allowed, read back.
 //!
-//! Reading back is the next observation: what was asked for is a wish until the provider and the
-//! agents show it. Nothing is decided after the plan.
+//! Services are planned after the rollouts (`services`), and each plan is carried out the same way
+//! (`carrying`). Reading back is the next observation: what was asked for is a wish until the
+//! provider and the agents show it. Nothing is decided after the plan.
+
+mod carrying;
+mod services;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_core::bottleneck::IterationStage;
-use ebbtide_core::journal::{Outcome, Record, RecordedAction};
+use ebbtide_core::journal::Record;
 use ebbtide_core::ledger::Ledger;
-use ebbtide_core::observation::{Observation, ReplicaState, ReplicaView};
-use ebbtide_core::policy::{FleetPolicy, Mode};
-use ebbtide_core::scale::{Action, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
+use ebbtide_core::observation::Observation;
+use ebbtide_core::policy::FleetPolicy;
+use ebbtide_core::scale::{Action, Role, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::WorkQueue;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::carrying::Carried;
+use self::services::{Services, ready_replicas};
 use crate::accounts::Accounts;
-use crate::acting::{Acting, Jobs, Tools};
-use crate::actuate::ActuateError;
+use crate::acting::{Acting, Tools};
 use crate::capacity::Capacity;
-use crate::conditions::{self, Condition};
-use crate::held::{Held, held_for, why_held};
+use crate::conditions::{self, Condition, GroupFacts};
+use crate::held::{Held, why_held};
 use crate::journal::{Journal, summarize};
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::observe::{self, Reads};
 use crate::policy_source::PolicyState;
 use crate::pool_remarks;
-use crate::protection::{self, Protection};
+use crate::protection::Protection;
 use crate::retired::Retired;
 use crate::server::Pulse;
+use crate::signals::Signals;
 use crate::status::{ControllerStatus, Snapshot};
 use crate::stragglers::{self, Stragglers};
 
@@ -54,24 +60,44 @@ pub(crate) struct Autoscaler {
     pub now: fn() -> UnixMillis,
     /// Names this process in claims.
     pub process: u32,
+    /// What services have to do whose queues are others'.
+    pub signals: Signals,
 }
 
 /// What one tick hands to the next.
 #[derive(Default)]
 struct Past {
     memory: ScaleMemory,
+    services: Services,
     accounts: Accounts,
     stragglers: Stragglers,
     retired: Retired,
-    acting: Acting,
+    acting: BTreeMap<Role, Acting>,
     ticks: u64,
     scale_decisions: u64,
     last_decision: Option<String>,
     problems: Vec<String>,
     pool_remarks: Vec<String>,
-    protection: Protection,
+    protection: BTreeMap<Role, Protection>,
     /// Since when the records have been read without a failure.
     watched_since: Option<Instant>,
+}
+
+/// What is the same for every worker group in one turn.
+struct Turn<'a> {
+    policy: &'a Arc<FleetPolicy>,
+    reads: &'a Reads,
+    /// How long answers may be waited for.
+    ends_at: Instant,
+}
+
+/// A plan that is to be carried out.
+struct Planned<'a> {
+    role: Role,
+    plan: &'a ScalePlan,
+    observation: &'a Observation,
+    /// Why it may not be, if so.
+    held: Option<Held>,
 }
 
 impl Autoscaler {
@@ -101,6 +127,7 @@ impl Autoscaler {
         let began_at = Instant::now();
         let PolicyState { policy, problem, unread, generation } = self.policy.borrow().clone();
         past.ticks += 1;
+        self.signals.follow(&policy);
 
         let watched_since = *past.watched_since.get_or_insert(began_at);
         let mut reads = observe::read(&self.queue, &*self.capacity, &policy, watched_since).await;
@@ -111,14 +138,19 @@ impl Autoscaler {
             self.metrics.show_tokens(&status.tokens);
         }
         self.metrics.show_idle(reads.view.as_ref().ok());
-        let held = why_held(self.leadership.borrow().is_some(), &policy, &reads);
+        let leads = self.leadership.borrow().is_some();
+        let held = why_held(leads, &policy, &reads, Role::Rollout);
         let over = past.retired.take_ended(&mut reads, &policy);
         if held.is_none() {
             self.take_back(&over, &self.tools(&policy, past.ticks)).await;
         }
         let now = (self.now)();
         let nodes_per_replica = policy.rollout.nodes_per_replica;
-        let observation = observe::build(&reads, nodes_per_replica, now);
+        let mut observation = observe::build(&reads, nodes_per_replica, now);
+        for role in Role::SERVICES {
+            past.services.costs.note(&policy, role, reads.pools_of(role), None);
+        }
+        observation.others_dollars_per_hour = past.services.costs.beside(&policy, Role::Rollout);
 
         self.name_stragglers(&reads, &observation, &mut past).await;
 
@@ -128,50 +160,30 @@ impl Autoscaler {
         past.accounts.keep(&reads, &terms, &observation, &plan, desk).await;
 
         past.memory = plan.memory.clone();
-        let unprotected = match held {
-            None => protection::unprotected(&observation, &policy),
-            Some(_) => Vec::new(),
-        };
-        let tools = self.tools(&policy, past.ticks);
+        let why_held = held.as_ref().map(|held| held.why.clone());
         let tick = self.tick.unwrap_or(policy.rollout.tick);
-        let until = (began_at + tick).max(Instant::now() + HINTED_TICK_MIN);
-        let may = |action: &&Action| held_for(action, held.as_ref()).is_none();
-        let actions = plan.actions.iter().filter(may).cloned().collect();
-        let jobs = Jobs { actions, unprotected };
-        let acted = past.acting.carry_out(&tools, jobs, until).await;
-        let mut results = acted.results.into_iter();
-        let mut outcomes = Vec::new();
-        for action in &plan.actions {
-            let result = if may(&action) { results.next() } else { None };
-            let outcome = match result {
-                None => Outcome::Recommended,
-                Some(result) => self.conclude(action, result, &plan, &mut past),
-            };
-            outcomes.push(RecordedAction { action: action.clone(), outcome });
-        }
-        let answered = acted.answered.into_iter().map(|(action, result)| {
-            let outcome = self.conclude(&action, result, &plan, &mut past);
-            RecordedAction { action, outcome }
-        });
-        let answered = answered.collect();
-        past.protection.note(acted.protected);
-        self.count_busy_terminations(&plan, &outcomes, &observation);
+        let turn = Turn { policy: &policy, reads: &reads, ends_at: began_at + tick };
+        let planned = Planned { role: Role::Rollout, plan: &plan, observation: &observation, held };
+        let carried = self.carry_out(planned, &turn, &mut past).await;
+        self.size_services(&turn, (&observation, &plan), &mut past).await;
         let problems = reads.problems.clone();
         let report = Report {
             policy: &policy,
+            terms: &terms,
             observation,
             plan: &plan,
-            held,
+            held: why_held,
             problems,
             policy_problem: problem,
             policy_unread: unread,
             policy_generation: generation,
         };
-        self.tell(report, (outcomes, answered), &mut past).await;
+        self.tell(report, carried, &mut past).await;
         let is_complete = reads.problems.is_empty();
         let is_leader = self.leadership.borrow().is_some();
         if !is_leader {
             past.memory.forget_writes();
+            past.services.forget_writes();
         }
         self.metrics.end_loop(began_at.elapsed(), is_leader, is_complete.then_some(now));
         past
@@ -210,89 +222,32 @@ impl Autoscaler {
         }
     }
 
-    /// Takes note of what became of an action.
-    fn conclude(
-        &self,
-        action: &Action,
-        result: Result<(), ActuateError>,
-        plan: &ScalePlan,
-        past: &mut Past,
-    ) -> Outcome {
-        past.retired.note(action, result.is_ok());
-        let outcome = match result {
-            Ok(()) => {
-                self.metrics.count_decision(action, &plan.reasons);
-                if action.is_decision() {
-                    past.scale_decisions += 1;
-                    past.last_decision = Some(action.to_string());
-                }
-                Outcome::Done
-            }
-            Err(error) => {
-                tracing::warn!(%error, %action, "action was not carried out");
-                let why = error.to_string();
-                match error.refusal() {
-                    Some(kind) => Outcome::Refused { kind, why },
-                    None => Outcome::Failed(why),
-                }
-            }
-        };
-        if let Some(result) = outcome.result() {
-            past.memory.note_outcome(action, result);
-        }
-        outcome
-    }
-
-    /// Counts what the planner's laws rule out, from what was really done.
-    fn count_busy_terminations(
-        &self,
-        plan: &ScalePlan,
-        outcomes: &[RecordedAction],
-        observation: &Observation,
-    ) {
-        let replicas = observation.replicas.known().map_or(&[][..], Vec::as_slice);
-        for (action, outcome) in plan.actions.iter().zip(outcomes) {
-            let Action::Retire { replica, .. } = action else { continue };
-            let is_idle =
-                |view: &ReplicaView| view.id == *replica && view.leased.known() == Some(&0);
-            if outcome.outcome == Outcome::Done && !replicas.iter().any(is_idle) {
-                self.metrics.count_busy_termination();
-            }
-        }
-    }
-
     /// Journal, metrics, status, and one log line for each problem that comes or goes.
-    async fn tell(
-        &mut self,
-        report: Report<'_>,
-        (outcomes, answered): (Vec<RecordedAction>, Vec<RecordedAction>),
-        past: &mut Past,
-    ) {
-        let conditions = report.conditions();
-        let pool_remarks = pool_remarks::gather(&report.observation.pools);
+    async fn tell(&mut self, report: Report<'_>, carried: Carried, past: &mut Past) {
+        let conditions = report.conditions(past);
+        let mut pool_remarks = pool_remarks::gather(&report.observation.pools);
+        pool_remarks.extend(past.services.pool_remarks().cloned());
         let Report { policy, observation, plan, held, problems, .. } = report;
         let (policy_problem, policy_generation) = (report.policy_problem, report.policy_generation);
-        self.metrics.show(policy, &observation, plan);
+        self.metrics.show(policy, report.terms, &observation, plan);
         if let Some(ledger) = past.accounts.ledger() {
             self.metrics.money.show(ledger);
         }
-        let states = observation.replicas_by_state(policy.rollout.nodes_per_replica);
-        let states: BTreeMap<&'static str, u64> =
-            states.into_iter().flatten().map(|(state, count)| (state.as_str(), count)).collect();
+        let states = observe::by_state(&observation, policy.rollout.nodes_per_replica);
         let generation = self.leadership.borrow().map_or(0, |held| held.generation);
-        let mode = if policy.mode == Mode::Act { "act" } else { "observe" };
+        let mode = policy.mode.as_str();
         let reasons: Vec<String> = plan.reasons.iter().map(ToString::to_string).collect();
-        let held = held.map(|held| held.why);
-        let actions = outcomes.iter().map(|outcome| outcome.action.to_string()).collect();
+        let actions = carried.actions.iter().map(|carried| carried.action.to_string()).collect();
         let record = Record {
             is_first: past.ticks == 1,
+            role: Role::Rollout,
             mode: mode.to_owned(),
             generation,
             running: plan.running,
             wish: plan.wish,
             desired: plan.desired,
-            actions: outcomes,
-            answered,
+            actions: carried.actions,
+            answered: carried.answered,
             reasons: reasons.clone(),
             bottleneck: plan.bottleneck.to_string(),
             held: held.clone(),
@@ -325,6 +280,7 @@ impl Autoscaler {
             reasons,
             bottleneck: plan.bottleneck.to_string(),
             limiting_stage: plan.bottleneck.stage.map(IterationStage::as_str),
+            services: past.services.snapshots(),
             conditions,
             held,
             problems,
@@ -351,9 +307,10 @@ async fn change_of_leader(mut leadership: watch::Receiver<Option<Leadership>>) {
 /// What one turn has to tell.
 struct Report<'a> {
     policy: &'a FleetPolicy,
+    terms: &'a SizingTerms,
     observation: Observation,
     plan: &'a ScalePlan,
-    held: Option<Held>,
+    held: Option<String>,
     problems: Vec<String>,
     policy_problem: Option<String>,
     policy_unread: Option<String>,
@@ -361,17 +318,13 @@ struct Report<'a> {
 }
 
 impl Report<'_> {
-    fn conditions(&self) -> Vec<Condition> {
+    fn conditions(&self, past: &Past) -> Vec<Condition> {
+        let ready = ready_replicas(&self.observation, self.policy.rollout.nodes_per_replica);
+        let rollouts = GroupFacts { role: Role::Rollout, plan: self.plan, ready };
         conditions::judge(&conditions::Facts {
-            plan: self.plan,
+            groups: std::iter::once(rollouts).chain(past.services.facts()).collect(),
             problems: &self.problems,
             policy_problem: self.policy_problem.as_deref(),
-            ready: self.ready_replicas(),
         })
-    }
-
-    fn ready_replicas(&self) -> Option<u64> {
-        let states = self.observation.replicas_by_state(self.policy.rollout.nodes_per_replica)?;
-        Some(states.get(&ReplicaState::Ready).copied().unwrap_or(0))
     }
 }

@@ -3,7 +3,7 @@
 //! Messages hold nothing that changes by itself from tick to tick, so that an unchanged standing is
 //! not written again.
 
-use ebbtide_core::scale::{CapacityReason, Reason, ScalePlan};
+use ebbtide_core::scale::{CapacityReason, Reason, Role, ScalePlan};
 use serde::Serialize;
 
 /// The kinds of conditions, in the order in which they are shown.
@@ -70,24 +70,38 @@ impl Condition {
 
 /// What conditions follow from.
 pub(crate) struct Facts<'a> {
-    pub plan: &'a ScalePlan,
+    /// What was planned for each worker group, the rollouts first.
+    pub groups: Vec<GroupFacts<'a>>,
     /// What could not be read, in words.
     pub problems: &'a [String],
     pub policy_problem: Option<&'a str>,
-    /// Replicas that lease work; none while that is unknown.
+}
+
+/// What conditions follow from of one worker group.
+pub(crate) struct GroupFacts<'a> {
+    pub role: Role,
+    pub plan: &'a ScalePlan,
+    /// Replicas that work; none while that is unknown.
     pub ready: Option<u64>,
+}
+
+impl GroupFacts<'_> {
+    /// A message that says which group it is about, unless that is the rollouts.
+    fn say(&self, message: String) -> String {
+        if self.role.is_rollout() { message } else { format!("{}: {message}", self.role) }
+    }
 }
 
 /// The conditions, each kind once.
 pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Condition> {
     let stale = signal_stale(facts);
-    let infeasible = infeasible(facts.plan);
+    let infeasible = infeasible(facts);
     let invalid = policy_invalid(facts.policy_problem);
     let is_hopeless = |reason: &Reason| matches!(reason, Reason::Infeasible { .. });
     let hindrances = [
         (&invalid, invalid.holds == Some(true)),
         (&stale, stale.holds == Some(true)),
-        (&infeasible, facts.plan.reasons.iter().any(is_hopeless)),
+        (&infeasible, facts.groups.iter().any(|it| it.plan.reasons.iter().any(is_hopeless))),
     ];
     let hindrance = hindrances.into_iter().find_map(|(kind, hinders)| hinders.then_some(kind));
     let ready = Condition {
@@ -96,7 +110,7 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Condition> {
         reason: hindrance.map_or("InForce", |hindrance| hindrance.kind.as_str()),
         message: hindrance.map_or_else(String::new, |hindrance| hindrance.message.clone()),
     };
-    vec![ready, stale, capacity_short(facts), conflicting_writer(facts.plan), invalid, infeasible]
+    vec![ready, stale, capacity_short(facts), conflicting_writer(facts), invalid, infeasible]
 }
 
 /// The standing of a policy that is not in force because there is nothing in force yet.
@@ -124,13 +138,25 @@ fn holding(
 }
 
 fn signal_stale(facts: &Facts<'_>) -> Condition {
-    let of_plan = facts.plan.reasons.iter().filter_map(|reason| match reason {
+    let of_plans = each_reason(facts, |_, reason| match reason {
         Reason::SignalUnknown { signal, .. } => Some(format!("{} is unknown", signal.as_str())),
         Reason::SizeUnknown { pool, .. } => Some(format!("size of pool {pool} is unknown")),
         _ => None,
     });
-    let messages = facts.problems.iter().cloned().chain(of_plan).collect();
+    let messages = facts.problems.iter().cloned().chain(of_plans).collect();
     holding(ConditionKind::SignalStale, messages, "Unreadable", "AllRead")
+}
+
+/// What the reasons of all plans have to say, in words.
+fn each_reason(
+    facts: &Facts<'_>,
+    say: impl Fn(&GroupFacts<'_>, &Reason) -> Option<String>,
+) -> Vec<String> {
+    let of_group = |group: &GroupFacts<'_>| -> Vec<String> {
+        let said = group.plan.reasons.iter().filter_map(|reason| say(group, reason));
+        said.map(|message| group.say(message)).collect()
+    };
+    facts.groups.iter().flat_map(of_group).collect()
 }
 
 fn policy_invalid(problem: Option<&str>) -> Condition {
@@ -139,8 +165,10 @@ fn policy_invalid(problem: Option<&str>) -> Condition {
 }
 
 /// What can never be had. All else is had all the same, unless no pool holds a replica.
-fn infeasible(plan: &ScalePlan) -> Condition {
-    let found = plan.reasons.iter().filter_map(|reason| {
+fn infeasible(facts: &Facts<'_>) -> Condition {
+    let reasons = |group: &GroupFacts<'_>| group.plan.reasons.clone();
+    let all: Vec<Reason> = facts.groups.iter().flat_map(reasons).collect();
+    let found = all.iter().filter_map(|reason| {
         let Reason::Capacity(capacity) = reason else {
             let is_hopeless = matches!(reason, Reason::Infeasible { .. });
             return is_hopeless.then(|| ("ReplicaLargerThanPools", reason.to_string()));
@@ -166,33 +194,35 @@ fn infeasible(plan: &ScalePlan) -> Condition {
     holding(ConditionKind::Infeasible, messages, reason, "Fits")
 }
 
-fn conflicting_writer(plan: &ScalePlan) -> Condition {
-    let messages = plan.reasons.iter().filter_map(|reason| match reason {
+fn conflicting_writer(facts: &Facts<'_>) -> Condition {
+    let messages = each_reason(facts, |_, reason| match reason {
         Reason::ConflictingWriter { pool, asked, found, .. } => Some(format!(
             "somebody else set pool {pool} to {found} nodes, {asked} were asked for: it is left \
              alone for a while"
         )),
         _ => None,
     });
-    holding(ConditionKind::ConflictingWriter, messages.collect(), "SizeSetByOthers", "OnlyWriter")
+    holding(ConditionKind::ConflictingWriter, messages, "SizeSetByOthers", "OnlyWriter")
 }
 
 /// Benched pools matter only while replicas are missing.
 fn capacity_short(facts: &Facts<'_>) -> Condition {
     let kind = ConditionKind::CapacityShort;
-    let (Some(desired), Some(ready)) = (facts.plan.desired, facts.ready) else {
-        let message = "the size or the replicas are unknown".to_owned();
+    let is_unread = |group: &&GroupFacts<'_>| group.plan.desired.is_none() || group.ready.is_none();
+    if let Some(group) = facts.groups.iter().find(is_unread) {
+        let message = group.say("the size or the replicas are unknown".to_owned());
         return Condition { kind, holds: None, reason: "Unreadable", message };
-    };
-    let is_short = ready < u64::from(desired);
-    let messages = facts.plan.reasons.iter().filter_map(|reason| match reason {
+    }
+    let messages = each_reason(facts, |group, reason| match reason {
         Reason::NoRoom { .. } => Some("no pool has room for what is missing".to_owned()),
-        Reason::PoolBenched { pool, kind, .. } if is_short => {
+        Reason::PoolBenched { pool, kind, .. }
+            if group.ready < group.plan.desired.map(u64::from) =>
+        {
             Some(format!("pool {pool} is benched ({})", kind.as_str()))
         }
         _ => None,
     });
-    holding(kind, messages.collect(), "PoolsRefuse", "Enough")
+    holding(kind, messages, "PoolsRefuse", "Enough")
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ use crate::policy_source::{PolicySource, PolicyState, watch_policy};
 use crate::reaper::reap_while_leading;
 use crate::resource::report_while_leading;
 use crate::server::{Pulse, Shown, serve};
+use crate::signals::{SignalSources, Signals};
 use crate::status::{ControllerStatus, Snapshot};
 use crate::watching::watch_while_leading;
 
@@ -97,6 +98,8 @@ pub struct Outside {
     pub groups: Arc<dyn GroupPods>,
     /// Who may act.
     pub leader: Arc<dyn LeaderLease>,
+    /// Where it is read what services have to do whose queues are others'.
+    pub signals: Arc<dyn SignalSources>,
     /// What is counted; shared with the capacity provider.
     pub metrics: Metrics,
     /// What is shown; keep a clone to read it.
@@ -182,6 +185,7 @@ pub async fn run(
             pulse,
             now: outside.now,
             process,
+            signals: Signals::new(outside.signals),
         };
         autoscaler.run(stop.clone()).await;
     }

@@ -5,10 +5,12 @@
 mod file;
 mod news;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ebbtide_core::journal::{Encoder, Record, RecordText, WHOLE_EVERY};
+use ebbtide_core::scale::Role;
 use ebbtide_queue::client::WorkQueue;
 use serde_json::Value;
 
@@ -26,7 +28,7 @@ const STREAM_LIMIT_BYTES: u64 = 32 << 20;
 /// Where records go.
 pub struct Journal {
     file: Option<(JournalFile, Encoder)>,
-    news: News,
+    news: BTreeMap<Role, News>,
     stream: Stream,
 }
 
@@ -34,7 +36,7 @@ impl Journal {
     /// A journal in this file; without one, decisions are told in the log.
     pub fn new(file: Option<PathBuf>) -> Self {
         let file = file.map(|path| (JournalFile::new(path), Encoder::default()));
-        Self { file, news: News::default(), stream: Stream::default() }
+        Self { file, news: BTreeMap::new(), stream: Stream::default() }
     }
 
     /// Writes a record. A journal that cannot be written is reported and stops nothing.
@@ -46,13 +48,13 @@ impl Journal {
                 write(file, encoder, &text);
             }
             if leads {
-                self.stream.add(&text, (queue, record.generation)).await;
+                self.stream.add(record, &text, queue).await;
             } else {
                 self.stream.encoder.begin_anew();
             }
         }
         if self.file.is_none()
-            && let Some(line) = self.news.line(record, observed)
+            && let Some(line) = self.news.entry(record.role).or_default().line(record, observed)
         {
             tracing::info!(target: "ebbtide::journal", decision = %line, "decision");
         }
@@ -75,17 +77,20 @@ fn write(file: &mut JournalFile, encoder: &mut Encoder, text: &RecordText) {
 #[derive(Default)]
 struct Stream {
     encoder: Encoder,
+    /// Worker groups that it has rows of.
+    roles: BTreeSet<Role>,
     lines: u64,
     bytes: u64,
     was_failing: bool,
 }
 
 impl Stream {
-    async fn add(&mut self, text: &RecordText, (queue, generation): (&WorkQueue, u64)) {
+    async fn add(&mut self, record: &Record, text: &RecordText, queue: &WorkQueue) {
+        self.roles.insert(record.role);
         let line = self.encoder.encode(text);
         self.lines += 1;
         self.bytes += u64::try_from(line.len()).unwrap_or(u64::MAX);
-        let added = queue.add_journal(generation, line, self.kept());
+        let added = queue.add_journal(record.generation, line, self.kept());
         let written = tokio::time::timeout(STREAM_LIMIT, added);
         let problem = match written.await {
             Ok(Ok(())) => None,
@@ -101,11 +106,12 @@ impl Stream {
         self.was_failing = problem.is_some();
     }
 
-    /// How many lines of the mean length fit, and two whole ones with all between in any case.
+    /// How many lines of the mean length fit, and two whole ones of each group with all between in
+    /// any case.
     fn kept(&self) -> usize {
         let mean = self.bytes / self.lines.max(1);
         let fit = usize::try_from(STREAM_LIMIT_BYTES / mean.max(1)).unwrap_or(usize::MAX);
-        fit.clamp(2 * WHOLE_EVERY as usize, 100_000)
+        fit.clamp(2 * WHOLE_EVERY as usize * self.roles.len().max(1), 100_000)
     }
 }
 

@@ -1,4 +1,5 @@
-//! The controller: keeps the rollout group at the size that the run can use.
+//! The controller: keeps the rollouts, and the services that they need, at the size that the run
+//! can use.
 //!
 //! [`controller::run`] ties the parts together; [`autoscale`] is the flow from observation to
 //! read-back and reads top to bottom. The outside world is passed in: the work queue, the capacity
@@ -36,5 +37,6 @@ pub mod nodes;
 pub mod observe;
 pub mod policy_source;
 pub mod resource;
+pub mod signals;
 pub mod status;
 pub mod survey;

@@ -4,15 +4,18 @@
 
 mod capacity;
 mod events;
+mod group;
 mod money;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ebbtide_core::bottleneck::IterationStage;
-use ebbtide_core::observation::{Observation, ReplicaState, TrainerPhase};
+use ebbtide_core::observation::{Observation, TrainerPhase};
 use ebbtide_core::policy::FleetPolicy;
-use ebbtide_core::scale::{Action, Reason, SILENCE_LIMIT, ScalePlan};
+use ebbtide_core::scale::{Action, Reason, Role, SILENCE_LIMIT, ScalePlan, SizingTerms};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::control::{ControlView, NodeRecord};
 use ebbtide_queue::status::TokenCounts;
@@ -24,6 +27,7 @@ use prometheus::{
 
 use self::capacity::CapacityMetrics;
 pub(crate) use self::events::{EventError, EventMetrics};
+use self::group::GroupMetrics;
 pub(crate) use self::money::MoneyMetrics;
 
 /// Buckets of a tick: from nothing to do, to every read at its time limit.
@@ -33,9 +37,9 @@ const LOOP_BUCKETS_SECONDS: [f64; 8] = [0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 15
 #[derive(Clone)]
 pub struct Metrics {
     registry: Registry,
-    signals: Signals,
-    sizing: Sizing,
-    capacity: CapacityMetrics,
+    rollout: RolloutMetrics,
+    /// By worker group; those of services from the first tick on at which there is one.
+    groups: Arc<Mutex<BTreeMap<Role, GroupMetrics>>>,
     /// Calls of the provider's API, by operation and result.
     pub api_calls: ApiCalls,
     pub(crate) units_reaped: IntCounter,
@@ -48,30 +52,15 @@ pub struct Metrics {
     leader: Gauge,
 }
 
+/// What only the rollouts have.
 #[derive(Clone)]
-struct Signals {
-    queue_depth: Gauge,
-    in_flight: Gauge,
+struct RolloutMetrics {
     buffer_depth: Gauge,
     sync_in_progress: Gauge,
-    age: GaugeVec,
-    errors: IntCounterVec,
-}
-
-#[derive(Clone)]
-struct Sizing {
-    desired: Gauge,
-    min: Gauge,
-    max: Gauge,
-    raw: Gauge,
-    replicas: GaugeVec,
     slow: Gauge,
     idle_survivors: Gauge,
     idle_longest: Gauge,
-    decisions: IntCounterVec,
-    held: IntCounterVec,
     bottleneck: GaugeVec,
-    startup: GaugeVec,
 }
 
 /// Counts calls of a provider's API.
@@ -85,29 +74,36 @@ impl ApiCalls {
     }
 }
 
-/// Makes metrics and registers each.
-struct Maker<'a>(&'a Registry);
+/// Makes metrics of a worker group and registers each.
+struct Maker<'a> {
+    registry: &'a Registry,
+    role: Role,
+}
 
 impl Maker<'_> {
+    fn opts(&self, name: &str, help: &str) -> Opts {
+        Opts::new(format!("ebbtide_{name}"), help).const_label("role", self.role.as_str())
+    }
+
     fn add<C: Collector + Clone + 'static>(
         &self,
         made: prometheus::Result<C>,
     ) -> prometheus::Result<C> {
         let collector = made?;
-        self.0.register(Box::new(collector.clone()))?;
+        self.registry.register(Box::new(collector.clone()))?;
         Ok(collector)
     }
 
     fn gauge(&self, name: &str, help: &str) -> prometheus::Result<Gauge> {
-        self.add(Gauge::with_opts(opts(name, help)))
+        self.add(Gauge::with_opts(self.opts(name, help)))
     }
 
     fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<GaugeVec> {
-        self.add(GaugeVec::new(opts(name, help), labels))
+        self.add(GaugeVec::new(self.opts(name, help), labels))
     }
 
     fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
-        self.add(IntCounter::with_opts(opts(name, help)))
+        self.add(IntCounter::with_opts(self.opts(name, help)))
     }
 
     fn counters(
@@ -116,12 +112,8 @@ impl Maker<'_> {
         help: &str,
         labels: &[&str],
     ) -> prometheus::Result<IntCounterVec> {
-        self.add(IntCounterVec::new(opts(name, help), labels))
+        self.add(IntCounterVec::new(self.opts(name, help), labels))
     }
-}
-
-fn opts(name: &str, help: &str) -> Opts {
-    Opts::new(format!("ebbtide_{name}"), help).const_label("role", "rollout")
 }
 
 impl Metrics {
@@ -131,7 +123,7 @@ impl Metrics {
     /// Two metrics have the same name, which a test rules out.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let make = Maker(&registry);
+        let make = Maker { registry: &registry, role: Role::Rollout };
         let calls =
             make.counters("api_calls_total", "Calls of the provider's API.", &["op", "code"])?;
         let loop_opts = HistogramOpts::new(
@@ -142,9 +134,8 @@ impl Metrics {
         let built = make.gauges("build_info", "Version of this controller.", &["version"])?;
         built.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         Ok(Self {
-            signals: Signals::new(&make)?,
-            sizing: Sizing::new(&make)?,
-            capacity: CapacityMetrics::new(&make)?,
+            rollout: RolloutMetrics::new(&make)?,
+            groups: Arc::new(Mutex::new([(Role::Rollout, GroupMetrics::new(&make)?)].into())),
             api_calls: ApiCalls(calls),
             units_reaped: make
                 .counter("units_reaped_total", "Units returned because their lease ran out.")?,
@@ -179,16 +170,35 @@ impl Metrics {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Shows what was seen, what the policy says and what was planned.
-    pub(crate) fn show(&self, policy: &FleetPolicy, observation: &Observation, plan: &ScalePlan) {
-        self.signals.set(observation);
-        self.sizing.set(policy, observation, plan);
-        self.capacity.set(policy, plan, observation.now);
+    /// Shows what was seen of a worker group, how it is to be sized, and what was planned.
+    pub(crate) fn show(
+        &self,
+        policy: &FleetPolicy,
+        terms: &SizingTerms,
+        observation: &Observation,
+        plan: &ScalePlan,
+    ) {
+        if terms.role.is_rollout() {
+            self.rollout.show(observation, plan);
+        }
+        self.with_group(terms.role, |group| group.show(policy, terms, observation, plan));
     }
 
-    pub(crate) fn count_decision(&self, action: &Action, reasons: &[Reason]) {
-        let reason = reasons.iter().find_map(Reason::demand).unwrap_or("unknown");
-        self.sizing.decisions.with_label_values(&[action.kind(), reason]).inc();
+    pub(crate) fn count_decision(&self, role: Role, action: &Action, reasons: &[Reason]) {
+        self.with_group(role, |group| group.count_decision(action, reasons));
+    }
+
+    fn with_group(&self, role: Role, apply: impl FnOnce(&GroupMetrics)) {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Vacant(place) = groups.entry(role) {
+            match GroupMetrics::new(&Maker { registry: &self.registry, role }) {
+                Ok(made) => _ = place.insert(made),
+                Err(error) => tracing::error!(%role, %error, "metrics cannot be registered"),
+            }
+        }
+        if let Some(group) = groups.get(&role) {
+            apply(group);
+        }
     }
 
     /// Shows what the queue counts since the run began: the tokens that were wasted, by cause, and
@@ -201,7 +211,7 @@ impl Metrics {
     }
 
     pub(crate) fn show_slow(&self, replicas: usize) {
-        self.sizing.slow.set(to_gauge(replicas as u64));
+        self.rollout.slow.set(to_gauge(replicas as u64));
     }
 
     /// Shows how many nodes stand idle that survived a loss of their EP group, and for how long;
@@ -211,12 +221,12 @@ impl Metrics {
         let longest =
             |idle: &Vec<(&NodeRecord, Duration)>| idle.first().map_or(0.0, |it| it.1.as_secs_f64());
         let nodes = idle.as_ref().map_or(f64::NAN, |idle| to_gauge(idle.len() as u64));
-        self.sizing.idle_survivors.set(nodes);
-        self.sizing.idle_longest.set(idle.as_ref().map_or(f64::NAN, longest));
+        self.rollout.idle_survivors.set(nodes);
+        self.rollout.idle_longest.set(idle.as_ref().map_or(f64::NAN, longest));
     }
 
-    pub(crate) fn count_busy_termination(&self) {
-        self.capacity.count_busy_termination();
+    pub(crate) fn count_busy_termination(&self, role: Role) {
+        self.with_group(role, GroupMetrics::count_busy_termination);
     }
 
     pub(crate) fn end_loop(
@@ -233,64 +243,15 @@ impl Metrics {
     }
 }
 
-impl Signals {
+impl RolloutMetrics {
     fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
         Ok(Self {
-            queue_depth: make.gauge("queue_depth", "Units that wait; NaN when unknown.")?,
-            in_flight: make.gauge("in_flight", "Units in flight; NaN when unknown.")?,
             buffer_depth: make.gauge(
                 "buffer_depth",
                 "Sealed groups that no trainer has taken; NaN if unknown.",
             )?,
             sync_in_progress: make
                 .gauge("sync_in_progress", "1 while weights are spread; NaN when unknown.")?,
-            age: make.gauges(
-                "signal_age_seconds",
-                "Age of a signal that is known.",
-                &["signal"],
-            )?,
-            errors: make.counters(
-                "signal_errors_total",
-                "Ticks at which a signal was unknown.",
-                &["signal", "kind"],
-            )?,
-        })
-    }
-
-    fn set(&self, observation: &Observation) {
-        let or_nan = |known: Option<&u64>| known.map_or(f64::NAN, |value| to_gauge(*value));
-        self.queue_depth.set(or_nan(observation.ready.known()));
-        self.in_flight.set(or_nan(observation.in_flight.known()));
-        self.buffer_depth.set(or_nan(observation.buffer_groups.known()));
-        let syncs = observation.trainer.known().map(|trainer| trainer.phase == TrainerPhase::Sync);
-        self.sync_in_progress.set(syncs.map_or(f64::NAN, |syncs| to_gauge(u64::from(syncs))));
-        let ages = [
-            ("ready", observation.ready.age()),
-            ("in_flight", observation.in_flight.age()),
-            ("buffer", observation.buffer_groups.age()),
-            ("trainer", observation.trainer.age()),
-            ("replicas", observation.replicas.age()),
-        ];
-        for (signal, age) in ages {
-            match age {
-                Some(age) => self.age.with_label_values(&[signal]).set(age.as_secs_f64()),
-                None => self.errors.with_label_values(&[signal, "unknown"]).inc(),
-            }
-        }
-        if observation.pools.iter().any(|pool| pool.size.known().is_none()) {
-            self.errors.with_label_values(&["pool_size", "unknown"]).inc();
-        }
-    }
-}
-
-impl Sizing {
-    fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
-        Ok(Self {
-            desired: make.gauge("replicas_desired", "Replicas that there should be.")?,
-            min: make.gauge("replicas_min", "The policy's minimum.")?,
-            max: make.gauge("replicas_max", "The policy's maximum.")?,
-            raw: make.gauge("recommendation_raw", "Demand before minimum and maximum.")?,
-            replicas: make.gauges("replicas", "Replicas by state.", &["state"])?,
             slow: make.gauge(
                 "replicas_slow",
                 "Replicas that are slower than their peers at an equal batch.",
@@ -304,54 +265,22 @@ impl Sizing {
                 "idle_survivor_seconds",
                 "Time for which the longest of them has stood idle; NaN when unknown.",
             )?,
-            decisions: make.counters(
-                "decision_total",
-                "Actions carried out, by what the demand followed from.",
-                &["decision", "reason"],
-            )?,
             bottleneck: make.gauges(
                 "bottleneck",
                 "1 for the stage that limits the policy iteration; none while that is unknown.",
                 &["stage"],
             )?,
-            startup: make.gauges(
-                "startup_seconds",
-                "Time within which this share of the last starts was over, from order to ready.",
-                &["share"],
-            )?,
-            held: make.counters(
-                "decision_held_total",
-                "Ticks at which something held a change back.",
-                &["reason"],
-            )?,
         })
     }
 
-    fn set(&self, policy: &FleetPolicy, observation: &Observation, plan: &ScalePlan) {
-        let or_nan = |known: Option<u32>| known.map_or(f64::NAN, f64::from);
-        self.min.set(policy.rollout.min_replicas.into());
-        self.max.set(policy.rollout.max_replicas.into());
-        self.desired.set(or_nan(plan.desired));
-        self.raw.set(or_nan(plan.wish));
-        let states = observation.replicas_by_state(policy.rollout.nodes_per_replica);
-        for state in ReplicaState::ALL {
-            let count = states
-                .as_ref()
-                .map_or(f64::NAN, |states| to_gauge(states.get(&state).copied().unwrap_or(0)));
-            self.replicas.with_label_values(&[state.as_str()]).set(count);
-        }
+    fn show(&self, observation: &Observation, plan: &ScalePlan) {
+        let depth = observation.buffer_groups.known();
+        self.buffer_depth.set(depth.map_or(f64::NAN, |value| to_gauge(*value)));
+        let syncs = observation.trainer.known().map(|trainer| trainer.phase == TrainerPhase::Sync);
+        self.sync_in_progress.set(syncs.map_or(f64::NAN, |syncs| to_gauge(u64::from(syncs))));
         for stage in IterationStage::ALL {
             let limits = plan.bottleneck.stage == Some(stage);
             self.bottleneck.with_label_values(&[stage.as_str()]).set(to_gauge(u64::from(limits)));
-        }
-        for (word, share) in [("0.5", 0.5), ("0.9", 0.9)] {
-            if let Some(startup) = plan.memory.startup().percentile(share) {
-                self.startup.with_label_values(&[word]).set(startup.as_secs_f64());
-            }
-        }
-        let held: BTreeSet<_> = plan.reasons.iter().filter_map(Reason::held).collect();
-        for kind in held {
-            self.held.with_label_values(&[kind.as_str()]).inc();
         }
     }
 }

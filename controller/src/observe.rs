@@ -12,7 +12,7 @@ use ebbtide_core::observation::{
     TrainerView,
 };
 use ebbtide_core::policy::{FleetPolicy, Pool, PoolName};
-use ebbtide_core::scale::SILENCE_LIMIT;
+use ebbtide_core::scale::{Role, SILENCE_LIMIT};
 use ebbtide_core::time::{UnixMillis, whole_millis};
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::control::{self, ControlView, NodeRecord};
@@ -23,6 +23,7 @@ use crate::capacity::{Capacity, LOOK_LIMIT, unread};
 
 mod others;
 mod replicas;
+pub(crate) mod services;
 
 /// Longest time that the reads of the queue may take together: twice the limit of one call.
 const QUEUE_LIMIT: Duration = Duration::from_secs(4);
@@ -45,10 +46,22 @@ pub struct Reads {
     pub view: Result<ControlView, String>,
     /// The pools of the rollout group as their providers show them.
     pub pools: Vec<PoolView>,
+    /// Those of the services.
+    pub service_pools: BTreeMap<Role, Vec<PoolView>>,
     /// Instances that their provider says are gone, among those of silent nodes.
     pub gone: BTreeSet<InstanceId>,
     /// What could not be read, in words.
     pub problems: Vec<String>,
+}
+
+impl Reads {
+    /// The pools of one worker group.
+    pub(crate) fn pools_of(&self, role: Role) -> &[PoolView] {
+        match role {
+            Role::Rollout => &self.pools,
+            service => self.service_pools.get(&service).map_or(&[], Vec::as_slice),
+        }
+    }
 }
 
 /// Reads everything that a tick needs. `watched_since` is since when the records have been read
@@ -59,8 +72,8 @@ pub async fn read(
     policy: &FleetPolicy,
     watched_since: Instant,
 ) -> Reads {
-    let used: Vec<&Pool> = policy.rollout_pools().collect();
-    let (status, view, pools) =
+    let used: Vec<&Pool> = policy.sized_pools().collect();
+    let (status, view, mut pools) =
         tokio::join!(read_status(queue), read_view(queue), read_pools(capacity, &used));
     let mut problems: Vec<String> =
         [status.as_ref().err(), view.as_ref().err()].into_iter().flatten().cloned().collect();
@@ -72,9 +85,16 @@ pub async fn read(
     problems.dedup();
     let suspects = view.as_ref().map(|view| suspects(view, &pools)).unwrap_or_default();
     let gone = find_gone(capacity, &used, &suspects, &mut problems).await;
+    let mut service_pools = BTreeMap::new();
+    for role in Role::SERVICES {
+        let names: BTreeSet<&PoolName> = policy.pools_of(role).map(|pool| &pool.name).collect();
+        let (own, others) = pools.into_iter().partition(|view| names.contains(&view.name));
+        pools = others;
+        service_pools.insert(role, own);
+    }
     // In whole milliseconds, as the journal has it.
     let watched_for = Duration::from_millis(whole_millis(watched_since.elapsed()));
-    Reads { watched_for, status, view, pools, gone, problems }
+    Reads { watched_for, status, view, pools, service_pools, gone, problems }
 }
 
 async fn read_status(queue: &WorkQueue) -> Result<ShardStatus, String> {
@@ -156,7 +176,7 @@ pub fn build(reads: &Reads, nodes_per_replica: u16, now: UnixMillis) -> Observat
                 value: view.version.version,
                 age: view.now.since(view.version.published_at),
             },
-            Signal::fresh(replicas::gather(view, reads, nodes_per_replica)),
+            Signal::fresh(replicas::gather(view, reads, Role::Rollout, nodes_per_replica)),
         ),
         Err(why) => (
             Signal::unknown(why.clone()),
@@ -179,9 +199,20 @@ pub fn build(reads: &Reads, nodes_per_replica: u16, now: UnixMillis) -> Observat
         policy_version,
         replicas,
         pools: reads.pools.clone(),
-        others_at_work: others::gather(reads),
+        others_at_work: others::gather(reads, Role::Rollout),
         gone: reads.gone.clone(),
+        others_dollars_per_hour: None,
+        service: None,
     }
+}
+
+/// Replicas by state, in the words of metrics and journals; none while they are unknown.
+pub(crate) fn by_state(
+    observation: &Observation,
+    nodes_per_replica: u16,
+) -> BTreeMap<&'static str, u64> {
+    let states = observation.replicas_by_state(nodes_per_replica);
+    states.into_iter().flatten().map(|(state, count)| (state.as_str(), count)).collect()
 }
 
 fn trainer_signal(view: &ControlView) -> Signal<TrainerView> {

@@ -24,7 +24,7 @@ pub(crate) fn unprotected(
         let serves = instance.state == InstanceState::InService;
         serves && !instance.is_protected && !leaving.contains(&instance.id)
     };
-    let groups = policy.rollout_pools().filter(|pool| pool.provider.kind() == ProviderKind::Asg);
+    let groups = policy.sized_pools().filter(|pool| pool.provider.kind() == ProviderKind::Asg);
     let found = groups.filter_map(|pool| {
         let view = observation.pools.iter().find(|view| view.name == pool.name)?;
         let instances = view.size.known()?.instances.iter();

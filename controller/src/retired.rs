@@ -45,10 +45,11 @@ impl Retired {
 
     /// Takes drains that are over out of what was read, and answers how to take each back.
     pub fn take_ended(&mut self, reads: &mut Reads, policy: &FleetPolicy) -> Vec<Action> {
+        let sizes = reads.pools.iter().chain(reads.service_pools.values().flatten());
+        let sizes = sizes.map(|pool| pool.size.known()).collect::<Option<Vec<_>>>();
         let Ok(view) = &mut reads.view else { return Vec::new() };
         self.terminated.retain(|id, _| view.drains.iter().any(|drain| drain.request_id == *id));
-        let sizes = reads.pools.iter().map(|pool| pool.size.known());
-        let Some(sizes) = sizes.collect::<Option<Vec<_>>>() else { return Vec::new() };
+        let Some(sizes) = sizes else { return Vec::new() };
         let instances = || sizes.iter().flat_map(|size| &size.instances);
         let shown = Shown {
             ids: instances().map(|instance| &instance.id).collect(),
@@ -101,7 +102,7 @@ fn members<'a>(
 
 /// Pools whose instances are pods.
 fn pools_that_nodes_outlive(policy: &FleetPolicy) -> BTreeSet<&PoolName> {
-    let pools = policy.rollout_pools().filter(|pool| pool.provider.kind().takes_pods());
+    let pools = policy.sized_pools().filter(|pool| pool.provider.kind().takes_pods());
     pools.map(|pool| &pool.name).collect()
 }
 

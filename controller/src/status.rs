@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ebbtide_core::ledger::Ledger;
+use ebbtide_core::scale::Role;
 use ebbtide_core::time::UnixMillis;
 use serde::Serialize;
 use tokio::sync::watch;
@@ -40,6 +41,8 @@ pub struct Snapshot {
     pub bottleneck: String,
     /// The name of that stage, while it is known.
     pub limiting_stage: Option<&'static str>,
+    /// The services of the rollouts, as far as the policy has them.
+    pub services: Vec<ServiceSnapshot>,
     /// What is the matter with the policy and with what it asks for, each kind once.
     pub conditions: Vec<Condition>,
     /// Why the last plan was not carried out, if it was not.
@@ -64,6 +67,30 @@ pub struct Snapshot {
     pub ledger: Option<Ledger>,
     /// The same in words.
     pub costs: Vec<String>,
+}
+
+/// A service of the rollouts at the end of a tick.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceSnapshot {
+    /// Which: `reward` or `environment`.
+    pub role: Role,
+    /// Items that wait for it; none while that is unknown.
+    pub waiting: Option<u64>,
+    /// Items that it works on; none while that is unknown, or not told by its source.
+    pub in_flight: Option<u64>,
+    /// Replicas that run or are on their way; none while a size is unknown.
+    pub running: Option<u32>,
+    /// Replicas that there should be; none while a size is unknown.
+    pub desired: Option<u32>,
+    /// Replicas by state.
+    pub replicas: BTreeMap<&'static str, u64>,
+    /// Actions of its last plan, in words.
+    pub actions: Vec<String>,
+    /// Reasons of its last plan, in words.
+    pub reasons: Vec<String>,
+    /// Why the last plan was not carried out, if it was not.
+    pub held: Option<String>,
 }
 
 /// What a problem with events is about; one problem is shown of each.

@@ -1,7 +1,8 @@
 //! The record of sizing: what was seen and decided at every tick, enough to decide it again.
 //!
 //! A record is written as the difference to the one before (`delta`), with a whole one now and
-//! then, so that a reader can begin anywhere. Records are versioned: a reader refuses those of a
+//! then, so that a reader can begin anywhere. Each worker group has a row of its own: the record
+//! before is the one before of the same group. Records are versioned: a reader refuses those of a
 //! version that it does not know, and ignores fields that it does not know.
 
 mod delta;
@@ -9,6 +10,7 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -18,11 +20,12 @@ use thiserror::Error;
 
 pub use self::replay::{Replay, Step};
 use crate::observation::{FailureKind, Observation};
-use crate::scale::{Action, ActionResult};
+use crate::scale::{Action, ActionResult, Role};
 use crate::time::UnixMillis;
 
-/// The version of records that this program writes and reads.
-pub const RECORD_VERSION: u64 = 1;
+/// The newest version of records that this program reads. It writes version 1 of the rollouts,
+/// which readers of old know, and version 2 of the services.
+pub const RECORD_VERSION: u64 = 2;
 
 /// Records from one whole one to the next: ten minutes at one every 5 s.
 pub const WHOLE_EVERY: u32 = 120;
@@ -34,6 +37,9 @@ pub struct Record {
     /// Whether it is the first tick of a process: nothing was remembered from earlier ones.
     #[serde(default)]
     pub is_first: bool,
+    /// Which worker group it is about.
+    #[serde(default, skip_serializing_if = "Role::is_rollout")]
+    pub role: Role,
     /// `observe` or `act`.
     pub mode: String,
     /// The generation of leadership; 0 while another controller led.
@@ -126,51 +132,62 @@ impl Record {
 /// A record as it lies in a journal, whole or as a difference.
 #[derive(Debug, Deserialize)]
 struct Line {
-    /// The version; absent in a difference.
+    /// The version; absent in a difference of the rollouts.
     version: Option<u64>,
+    #[serde(default)]
+    role: Role,
     whole: Option<Value>,
     change: Option<Value>,
 }
 
 /// A record as text, which several encoders share.
 #[derive(Debug, Clone)]
-pub struct RecordText(Arc<RawValue>);
+pub struct RecordText {
+    role: Role,
+    text: Arc<RawValue>,
+}
 
 impl RecordText {
     /// The text of a record.
     pub fn of(record: &Record) -> Self {
-        Self(to_raw_value(record).unwrap_or_else(|_| RawValue::NULL.to_owned()).into())
+        let text = to_raw_value(record).unwrap_or_else(|_| RawValue::NULL.to_owned());
+        Self { role: record.role, text: text.into() }
     }
 }
 
 /// Writes records, each as the difference to the one before.
 #[derive(Debug, Default)]
 pub struct Encoder {
-    last: Option<RecordText>,
-    since_whole: u32,
+    /// The last one of each group, and how many there were since a whole one.
+    last: BTreeMap<Role, (RecordText, u32)>,
 }
 
 impl Encoder {
     /// The record as one line of JSON, without a line break.
     pub fn encode(&mut self, text: &RecordText) -> String {
-        self.since_whole += 1;
-        let line = match self.last.as_ref().filter(|_| self.since_whole < WHOLE_EVERY) {
-            Some(last) => {
-                let change = delta::between(&last.0, &text.0);
-                format!("{{\"change\":{}}}", change.as_deref().unwrap_or("{}"))
-            }
-            None => {
-                self.since_whole = 0;
-                format!("{{\"version\":{RECORD_VERSION},\"whole\":{}}}", text.0)
-            }
+        let last = self.last.get(&text.role).map(|(last, since)| (last, since + 1));
+        let last = last.filter(|(_, since)| *since < WHOLE_EVERY);
+        let since_whole = last.map_or(0, |(_, since)| since);
+        // Those who do not know of services are to refuse these lines, differences included.
+        let head = match text.role {
+            Role::Rollout => String::new(),
+            role => format!("\"version\":{RECORD_VERSION},\"role\":\"{role}\","),
         };
-        self.last = Some(text.clone());
+        let line = match last {
+            Some((last, _)) => {
+                let change = delta::between(&last.text, &text.text);
+                format!("{{{head}\"change\":{}}}", change.as_deref().unwrap_or("{}"))
+            }
+            None if head.is_empty() => format!("{{\"version\":1,\"whole\":{}}}", text.text),
+            None => format!("{{{head}\"whole\":{}}}", text.text),
+        };
+        self.last.insert(text.role, (text.clone(), since_whole));
         line
     }
 
-    /// Makes the next record a whole one: the one before may not have been written.
+    /// Makes the next record of each group a whole one: the one before may not have been written.
     pub fn begin_anew(&mut self) {
-        self.last = None;
+        self.last.clear();
     }
 }
 
@@ -186,7 +203,7 @@ pub enum DecodeError {
         problem: String,
     },
     /// Another version of the program wrote it.
-    #[error("line {line} has version {version}, this program reads version {RECORD_VERSION}")]
+    #[error("line {line} has version {version}, this program reads up to {RECORD_VERSION}")]
     OtherVersion {
         /// Counted from 1.
         line: u64,
@@ -198,7 +215,8 @@ pub enum DecodeError {
 /// Reads what an [`Encoder`] wrote.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    last: Option<Value>,
+    /// The last one of each group.
+    last: BTreeMap<Role, Value>,
     lines: u64,
 }
 
@@ -211,13 +229,17 @@ impl Decoder {
     pub fn decode(&mut self, line: &str) -> Result<Option<Record>, DecodeError> {
         self.lines += 1;
         let number = self.lines;
-        let base = self.last.take();
+        // What a line that cannot be read was about is unknown: nothing is based on what was before.
+        let mut bases = std::mem::take(&mut self.last);
         let malformed = |problem: String| DecodeError::Malformed { line: number, problem };
         let line: Line =
             serde_json::from_str(line).map_err(|error| malformed(error.to_string()))?;
-        if let Some(version) = line.version.filter(|version| *version != RECORD_VERSION) {
+        if let Some(version) = line.version.filter(|version| *version > RECORD_VERSION) {
             return Err(DecodeError::OtherVersion { line: number, version });
         }
+        let role = line.role;
+        let base = bases.remove(&role);
+        self.last = bases;
         let value = match (line.whole, line.change, base) {
             (Some(whole), ..) => whole,
             (None, Some(change), Some(base)) => delta::apply(base, &change),
@@ -226,7 +248,7 @@ impl Decoder {
         };
         let record = Record::deserialize(&value);
         let record = record.map_err(|error| malformed(error.to_string()))?;
-        self.last = Some(value);
+        self.last.insert(role, value);
         Ok(Some(record))
     }
 }

@@ -8,16 +8,17 @@ use ebbtide_agent::marks::MemoryMarks;
 use ebbtide_agent::{
     Agent, AgentConfig, AgentHandle, ImdsClient, Outside as AgentWorld, Pace, agent_holder,
 };
-use ebbtide_controller::capacity::local::LocalCapacity;
+use ebbtide_controller::capacity::local::{LocalCapacity, LocalNode};
 use ebbtide_controller::controller::{self, ControllerConfig, EventParts, Outside, QueueSource};
 use ebbtide_controller::image_rollout::NoGroups;
 use ebbtide_controller::leader::MemoryLease;
 use ebbtide_controller::metrics::Metrics;
 use ebbtide_controller::policy_source::PolicySource;
+use ebbtide_controller::signals::NoSources;
 use ebbtide_controller::status::ControllerStatus;
-use ebbtide_core::ids::NodeName;
 use ebbtide_core::policy::FleetPolicy;
 use ebbtide_queue::client::{WorkQueue, wall_clock_now};
+use ebbtide_queue::control::NodeRole;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -29,19 +30,20 @@ use crate::agent_terms;
 /// An address that cannot be one.
 pub fn start_agent(
     policy: &FleetPolicy,
-    node: &NodeName,
+    node: &LocalNode,
     queue: WorkQueue,
     imds_url: &str,
     engine_url: &str,
 ) -> anyhow::Result<(JoinHandle<()>, AgentHandle)> {
-    let holder = agent_holder(node, "demo-boot")?;
+    let holder = agent_holder(&node.node, "demo-boot")?;
     let mut config = AgentConfig::new(policy.run.clone(), holder);
+    config.role = policy.role_of(&node.pool).map(NodeRole::from).unwrap_or_default();
     agent_terms::apply(policy, &mut config);
     config.pace = Pace::brisk();
     let engine: Arc<dyn Engine> = Arc::new(DetectedEngine::new(engine_url).context("engine")?);
     let outside = AgentWorld {
         imds: Some(ImdsClient::new(imds_url).context("metadata service")?),
-        engines: vec![engine],
+        engines: if config.role.is_service() { Vec::new() } else { vec![engine] },
         marks: Arc::new(MemoryMarks::default()),
         ..AgentWorld::with_queue(queue)
     };
@@ -79,6 +81,7 @@ pub fn start_controller(
         events: EventParts::default(),
         groups: Arc::new(NoGroups),
         leader: Arc::new(MemoryLease::default().candidate()),
+        signals: Arc::new(NoSources),
         metrics: Metrics::new()?,
         status: status.clone(),
         now: wall_clock_now,

@@ -201,7 +201,7 @@ fn start_training(
 fn local_capacity(args: &DemoArgs, policy: &FleetPolicy) -> LocalCapacity {
     // A policy that only observes starts no node: then the first pool has them from the beginning.
     let mut initial = if policy.mode == Mode::Observe { args.nodes } else { 0 };
-    let pools = policy.rollout_pools().map(|pool| LocalPool {
+    let pools = policy.sized_pools().map(|pool| LocalPool {
         name: pool.name.clone(),
         market: pool.market,
         zone: pool.zone.clone(),

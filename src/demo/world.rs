@@ -178,7 +178,7 @@ impl World {
         let engine = EngineEmulator::start(engine_config(concurrency))?;
         let (agent, handle) = agents::start_agent(
             &self.policy,
-            &node.node,
+            &node,
             self.queue.clone(),
             &imds.base_url(),
             &engine.base_url(),

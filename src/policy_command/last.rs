@@ -1,10 +1,12 @@
 //! The last decision of a running controller, in words.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ebbtide_core::journal::{Record, WHOLE_EVERY};
 use ebbtide_core::ledger::Ledger;
 use ebbtide_core::policy::FleetPolicy;
+use ebbtide_core::scale::Role;
 use serde_json::{Value, json};
 
 use super::records;
@@ -16,6 +18,8 @@ const FRESH_LIMIT: Duration = Duration::from_mins(1);
 /// A decision, and how old it is.
 pub struct Decision {
     record: Record,
+    /// The last of each service.
+    services: Vec<Record>,
     age: Duration,
     /// Longest age of a controller that is there.
     limit: Duration,
@@ -45,15 +49,19 @@ pub async fn ask(url: &str, policy: &FleetPolicy) -> Asked {
 async fn decision(url: &str, policy: &FleetPolicy) -> anyhow::Result<Option<Decision>> {
     let queue = records::connect(url, &policy.run).await?;
     // From the last whole record on.
-    let lines = 2 * WHOLE_EVERY as usize;
+    let lines = 2 * WHOLE_EVERY as usize * Role::ALL.len();
     let newest = queue.journal(1).await?.pop();
-    let mut record = None;
-    records::read_stream(&queue, lines, |newer| record = Some(newer)).await?;
+    let mut last = BTreeMap::new();
+    records::read_stream(&queue, lines, |newer| _ = last.insert(newer.role, newer)).await?;
+    let record = last.remove(&Role::Rollout);
+    // A service that the policy had once is none.
+    let last = last.into_values().filter(|it| policy.service(it.role).is_some());
+    let services: Vec<Record> = last.collect();
     let view = queue.view().await?;
     let limit = FRESH_LIMIT.max(3 * policy.rollout.tick);
     Ok(newest.zip(record).map(|(line, record)| {
         let age = view.now.since(line.at);
-        Decision { record, age, limit, ledger: view.ledger }
+        Decision { record, services, age, limit, ledger: view.ledger }
     }))
 }
 
@@ -85,44 +93,58 @@ impl Decision {
 
     fn to_lines(&self) -> Vec<String> {
         let record = &self.record;
-        let mut lines = vec![sizes(record)];
+        let mut lines = decided(record);
+        lines.push(record.bottleneck.clone());
         if self.age > self.limit {
             lines.insert(0, "no newer one: the controller may be away".to_owned());
         }
-        let actions = record.actions.iter();
-        lines.extend(actions.map(|done| format!("do: {} ({})", done.action, done.outcome)));
-        lines.extend(record.held.iter().map(|why| format!("nothing is carried out: {why}")));
-        lines.extend(record.reasons.iter().map(|reason| format!("because: {reason}")));
-        lines.push(record.bottleneck.clone());
+        for service in &self.services {
+            let said = decided(service).into_iter();
+            lines.extend(said.map(|line| format!("{}: {line}", service.role)));
+        }
         lines
     }
 
     /// For machines.
     pub fn to_json(&self) -> Value {
         let record = &self.record;
-        let actions: Vec<Value> = record
-            .actions
-            .iter()
-            .map(|done| {
-                let (action, outcome) = (done.action.to_string(), done.outcome.to_string());
-                json!({ "action": action, "outcome": outcome })
-            })
-            .collect();
-        json!({
-            "at": record.at(),
-            "ageSeconds": self.age.as_secs_f64(),
-            "mode": record.mode,
-            "generation": record.generation,
-            "running": record.running,
-            "wish": record.wish,
-            "desired": record.desired,
-            "actions": actions,
-            "held": record.held,
-            "reasons": record.reasons,
-            "bottleneck": record.bottleneck,
-            "ledger": self.ledger,
-        })
+        let mut all = in_json(record);
+        all["at"] = json!(record.at());
+        all["ageSeconds"] = json!(self.age.as_secs_f64());
+        all["mode"] = json!(record.mode);
+        all["generation"] = json!(record.generation);
+        all["bottleneck"] = json!(record.bottleneck);
+        all["ledger"] = json!(self.ledger);
+        all["services"] = self.services.iter().map(in_json).collect();
+        all
     }
+}
+
+/// What was decided for one worker group, in words.
+fn decided(record: &Record) -> Vec<String> {
+    let mut lines = vec![sizes(record)];
+    let actions = record.actions.iter();
+    lines.extend(actions.map(|done| format!("do: {} ({})", done.action, done.outcome)));
+    lines.extend(record.held.iter().map(|why| format!("nothing is carried out: {why}")));
+    lines.extend(record.reasons.iter().map(|reason| format!("because: {reason}")));
+    lines
+}
+
+/// The same for machines.
+fn in_json(record: &Record) -> Value {
+    let actions = record.actions.iter().map(|done| {
+        let (action, outcome) = (done.action.to_string(), done.outcome.to_string());
+        json!({ "action": action, "outcome": outcome })
+    });
+    json!({
+        "role": record.role,
+        "running": record.running,
+        "wish": record.wish,
+        "desired": record.desired,
+        "actions": actions.collect::<Vec<Value>>(),
+        "held": record.held,
+        "reasons": record.reasons,
+    })
 }
 
 /// The numbers of a decision in one line.

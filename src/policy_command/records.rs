@@ -1,5 +1,6 @@
 //! Records of sizing, from a journal's files or from the stream of a run.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
@@ -7,6 +8,7 @@ use anyhow::Context;
 use ebbtide_controller::journal::files_of;
 use ebbtide_core::ids::RunId;
 use ebbtide_core::journal::{DecodeError, Decoder, Record};
+use ebbtide_core::scale::Role;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::WorkQueue;
 
@@ -25,7 +27,8 @@ pub struct Reading {
     pub problems: Vec<String>,
     /// How many these were.
     pub unreadable: u64,
-    newest: Option<UnixMillis>,
+    /// By worker group.
+    newest: BTreeMap<Role, UnixMillis>,
 }
 
 impl Reading {
@@ -38,8 +41,8 @@ impl Reading {
     ) {
         match decoder.decode(line) {
             // A line that was written twice is one moment.
-            Ok(Some(record)) if self.newest != Some(record.at()) => {
-                self.newest = Some(record.at());
+            Ok(Some(record)) if self.newest.get(&record.role) != Some(&record.at()) => {
+                self.newest.insert(record.role, record.at());
                 each(record);
             }
             Ok(_) => {}

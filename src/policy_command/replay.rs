@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use ebbtide_core::journal::{Record, Replay, Step};
-use ebbtide_core::scale::SizingTerms;
+use ebbtide_core::scale::{Role, SizingTerms};
 use ebbtide_core::time::UnixMillis;
 use serde_json::{Value, json};
 
@@ -66,7 +66,7 @@ pub struct ReplayArgs {
 pub async fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
     setup::start_logging(LogFormat::Text, "off");
     let policy = setup::read_policy(&args.policy)?;
-    let mut course = Course::new(SizingTerms::from(&policy));
+    let mut course = Course::new(SizingTerms::of_all(&policy));
     let reading = match (&args.journal, &args.redis) {
         (Some(path), _) => records::read_files(path, |record| course.step(&record))?,
         (None, Some(url)) => {
@@ -94,6 +94,7 @@ struct Verdict {
 /// Ticks in a row of which each was decided so, and is decided otherwise now.
 #[derive(PartialEq)]
 struct Difference {
+    role: Role,
     at: UnixMillis,
     ticks: u64,
     recorded: Decided,
@@ -115,12 +116,13 @@ struct Course {
 }
 
 impl Course {
-    fn new(terms: SizingTerms) -> Self {
+    fn new(terms: Vec<SizingTerms>) -> Self {
         Self { replay: Replay::new(terms), verdict: None }
     }
 
     fn step(&mut self, record: &Record) {
-        let step = self.replay.step(record);
+        // What the policy does not size any more is no decision of its.
+        let Some(step) = self.replay.step(record) else { return };
         let verdict = self.verdict.get_or_insert_with(|| Verdict::begin(record));
         verdict.ticks += 1;
         verdict.to = record.at();
@@ -157,13 +159,15 @@ impl Verdict {
             desired: step.plan.desired,
             actions: step.plan.actions.iter().map(ToString::to_string).collect(),
         };
-        let same = self.differences.last_mut();
+        let role = record.role;
+        let same = self.differences.iter_mut().rfind(|last| last.role == role);
         if let Some(last) = same.filter(|last| last.recorded == recorded && last.now == now) {
             last.ticks += 1;
             return;
         }
         let reasons = step.plan.reasons.iter().map(ToString::to_string).collect();
-        self.differences.push(Difference { at: record.at(), ticks: 1, recorded, now, reasons });
+        let at = record.at();
+        self.differences.push(Difference { role, at, ticks: 1, recorded, now, reasons });
     }
 
     fn answer(&self, found: &Reading) -> Answer {
@@ -224,7 +228,8 @@ impl Difference {
         } else {
             format!(", and {} after it", counted(self.ticks - 1, "tick"))
         };
-        let mut lines = vec![format!("{}{times}", self.at)];
+        let role = if self.role.is_rollout() { String::new() } else { format!(" {}", self.role) };
+        let mut lines = vec![format!("{}{role}{times}", self.at)];
         lines.push(format!("  recorded: {}", self.recorded.in_words()));
         lines.push(format!("  now:      {}", self.now.in_words()));
         lines.extend(self.reasons.iter().map(|reason| format!("    because: {reason}")));
@@ -235,6 +240,7 @@ impl Difference {
         let decided =
             |decided: &Decided| json!({ "desired": decided.desired, "actions": decided.actions });
         json!({
+            "role": self.role,
             "at": self.at,
             "ticks": self.ticks,
             "recorded": decided(&self.recorded),

@@ -1,6 +1,6 @@
 //! Laws of who keeps the ledger.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ebbtide_core::observation::{PoolSize, PoolView, Signal};
@@ -63,6 +63,7 @@ impl Scene {
                 size: Signal::fresh(PoolSize::default()),
                 activities: Signal::unknown("not asked"),
             }],
+            service_pools: BTreeMap::new(),
             gone: BTreeSet::new(),
             problems: Vec::new(),
         };

@@ -20,10 +20,14 @@ fn plan(desired: Option<u32>, reasons: Vec<Reason>) -> ScalePlan {
     }
 }
 
+fn facts<'a>(plan: &'a ScalePlan, policy_problem: Option<&'a str>, ready: u64) -> Facts<'a> {
+    let group = GroupFacts { role: Role::Rollout, plan, ready: Some(ready) };
+    Facts { groups: vec![group], problems: &[], policy_problem }
+}
+
 /// The kinds that hold.
 fn hold(plan: &ScalePlan, policy_problem: Option<&str>, ready: u64) -> Vec<ConditionKind> {
-    let facts = Facts { plan, problems: &[], policy_problem, ready: Some(ready) };
-    let conditions = judge(&facts);
+    let conditions = judge(&facts(plan, policy_problem, ready));
     assert_eq!(conditions.len(), 6, "each kind once");
     let holding = conditions.into_iter().filter(|condition| condition.holds == Some(true));
     holding.map(|condition| condition.kind).collect()
@@ -63,7 +67,7 @@ fn each_condition_follows_from_what_is_the_matter() {
 #[test]
 fn unknown_size_is_no_lack_of_capacity() {
     let plan = plan(None, vec![]);
-    let facts = Facts { plan: &plan, problems: &[], policy_problem: None, ready: Some(1) };
+    let facts = facts(&plan, None, 1);
     let conditions = judge(&facts);
     let short = conditions.iter().find(|c| c.kind == ConditionKind::CapacityShort);
     assert_eq!(short.map(Condition::status), Some("Unknown"));
@@ -81,7 +85,20 @@ fn messages_do_not_count_down() {
             Reason::ConflictingWriter { pool: pool(), asked: 3, found: 1, remaining },
         ];
         let plan = plan(Some(3), reasons);
-        judge(&Facts { plan: &plan, problems: &[], policy_problem: None, ready: Some(1) })
+        judge(&facts(&plan, None, 1))
     };
     assert_eq!(at(60), at(55));
+}
+
+#[test]
+fn trouble_of_a_service_is_told_with_its_name() {
+    let why = String::from("redis: connection refused");
+    let stale = plan(Some(2), vec![Reason::SignalUnknown { signal: SignalName::Ready, why }]);
+    let calm = plan(Some(3), vec![]);
+    let rollouts = GroupFacts { role: Role::Rollout, plan: &calm, ready: Some(3) };
+    let scorers = GroupFacts { role: Role::Reward, plan: &stale, ready: Some(2) };
+    let facts = Facts { groups: vec![rollouts, scorers], problems: &[], policy_problem: None };
+    let found = judge(&facts).into_iter().find(|it| it.kind == ConditionKind::SignalStale);
+    let found = found.expect("each kind once");
+    assert_eq!((found.holds, found.message.as_str()), (Some(true), "reward: ready is unknown"));
 }

@@ -2,6 +2,7 @@
 
 mod hanging;
 mod two_leaders;
+mod services;
 pub(crate) mod world;
 
 use std::sync::atomic::Ordering;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ebbtide_core::bottleneck::IterationStage;
 use ebbtide_core::journal::{Outcome, Record};
 use ebbtide_core::observation::{Observation, Signal};
-use ebbtide_core::scale::ScalePlan;
+use ebbtide_core::scale::{Role, ScalePlan};
 use ebbtide_core::time::{UnixMillis, whole_millis};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -20,6 +20,9 @@ const QUIET_TICKS: u64 = 60;
 struct Entry<'a> {
     /// When it was decided, on the controller's clock.
     at: UnixMillis,
+    /// Which worker group it is about; none are the rollouts.
+    #[serde(skip_serializing_if = "Role::is_rollout")]
+    role: Role,
     /// `observe` or `act`.
     mode: &'a str,
     /// The generation of leadership; 0 while passive.
@@ -81,6 +84,7 @@ impl News {
         };
         let entry = Entry {
             at: record.at(),
+            role: record.role,
             mode: &record.mode,
             generation: record.generation,
             running: record.running,

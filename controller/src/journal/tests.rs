@@ -22,6 +22,7 @@ fn record(tick: u64, outcomes: &[Outcome]) -> Record {
     Record {
         answered: Vec::new(),
         is_first: tick == 0,
+        role: Role::Rollout,
         mode: "act".to_owned(),
         generation: 1,
         running: Some(0),
@@ -48,6 +49,8 @@ fn record(tick: u64, outcomes: &[Outcome]) -> Record {
             pools: Vec::new(),
             others_at_work: Signal::fresh(OthersAtWork::default()),
             gone: Default::default(),
+            others_dollars_per_hour: None,
+            service: None,
         },
     }
 }

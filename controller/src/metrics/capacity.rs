@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ebbtide_core::observation::FailureKind;
-use ebbtide_core::policy::{FleetPolicy, Market, Pool};
+use ebbtide_core::policy::{Market, Pool};
 use ebbtide_core::scale::{BreakerReason, ScalePlan};
 use ebbtide_core::time::UnixMillis;
 use prometheus::{Gauge, GaugeVec, IntCounter};
@@ -40,11 +40,17 @@ impl CapacityMetrics {
         })
     }
 
-    pub(super) fn set(&self, policy: &FleetPolicy, plan: &ScalePlan, now: UnixMillis) {
+    pub(super) fn set<'a>(
+        &self,
+        pools: impl Iterator<Item = &'a Pool>,
+        plan: &ScalePlan,
+        now: UnixMillis,
+    ) {
+        let pools: Vec<&Pool> = pools.collect();
         let benched: Vec<_> = plan.memory.benched(now).map(|(name, _)| name.clone()).collect();
         self.benched.reset();
         let mut worst = BTreeMap::<[&str; 3], f64>::new();
-        for pool in policy.rollout_pools() {
+        for pool in &pools {
             let is_benched = benched.contains(&pool.name);
             let value = worst.entry(labels(pool)).or_default();
             *value = value.max(if is_benched { 1.0 } else { 0.0 });
@@ -58,11 +64,9 @@ impl CapacityMetrics {
         }
         let lacks_quota = plan.memory.benched(now).any(|(_, kind)| kind == FailureKind::Quota);
         self.breaker_open.with_label_values(&["quota"]).set(to_gauge(lacks_quota.into()));
-        let has_spot = policy.rollout_pools().any(|pool| pool.market == Market::Spot);
-        let spot_is_out = policy
-            .rollout_pools()
-            .filter(|pool| pool.market == Market::Spot)
-            .all(|pool| benched.contains(&pool.name));
+        let mut spot = pools.iter().filter(|pool| pool.market == Market::Spot).peekable();
+        let has_spot = spot.peek().is_some();
+        let spot_is_out = spot.all(|pool| benched.contains(&pool.name));
         self.fallback_active.set(if has_spot && spot_is_out { 1.0 } else { 0.0 });
     }
 

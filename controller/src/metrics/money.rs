@@ -21,14 +21,14 @@ impl MoneyMetrics {
     pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
         Ok(Self {
             dollars: make.add(CounterVec::new(
-                super::opts("cost_dollars_total", "Estimated dollars of rollout nodes."),
+                make.opts("cost_dollars_total", "Estimated dollars of rollout nodes."),
                 &["market"],
             ))?,
-            trainer_dollars: make.add(Counter::with_opts(super::opts(
+            trainer_dollars: make.add(Counter::with_opts(make.opts(
                 "cost_trainer_dollars_total",
                 "Estimated dollars of the trainer, while its price and size are known.",
             )))?,
-            unpriced: make.add(Counter::with_opts(super::opts(
+            unpriced: make.add(Counter::with_opts(make.opts(
                 "cost_unpriced_node_seconds_total",
                 "Seconds of rollout nodes without a price, which no estimate contains.",
             )))?,

@@ -1,21 +1,21 @@
-//! Who is at work outside the rollout's replicas.
+//! Who is at work outside the replicas of a worker group.
 
 use std::collections::HashSet;
 
 use ebbtide_core::ids::NodeName;
 use ebbtide_core::observation::{InstanceId, OthersAtWork, Signal};
-use ebbtide_queue::control::NodeRole;
+use ebbtide_core::scale::Role;
 
 use super::Reads;
 
 /// Nodes of other roles, by their records, and nodes that hold leases without a record.
-pub(super) fn gather(reads: &Reads) -> Signal<OthersAtWork> {
+pub(super) fn gather(reads: &Reads, role: Role) -> Signal<OthersAtWork> {
     let (view, status) = match (&reads.view, &reads.status) {
         (Ok(view), Ok(status)) => (view, status),
         (Err(why), _) | (_, Err(why)) => return Signal::unknown(why.clone()),
     };
     let mut others = OthersAtWork::default();
-    for record in view.nodes.iter().filter(|record| record.role != NodeRole::Rollout) {
+    for record in view.nodes.iter().filter(|record| record.role.sized() != Some(role)) {
         match &record.instance_id {
             Some(id) => others.instances.insert(InstanceId(id.clone())),
             None => others.nodes.insert(record.node.clone()),
@@ -30,10 +30,10 @@ pub(super) fn gather(reads: &Reads) -> Signal<OthersAtWork> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::time::Duration;
 
-    use ebbtide_queue::control::{ControlView, NodeRecord, NodeState};
+    use ebbtide_queue::control::{ControlView, NodeRecord, NodeRole, NodeState};
     use ebbtide_queue::status::ShardStatus;
 
     use super::*;
@@ -63,15 +63,20 @@ mod tests {
             status: Ok(status),
             view: Ok(ControlView { nodes, ..ControlView::default() }),
             pools: Vec::new(),
+            service_pools: BTreeMap::new(),
             gone: BTreeSet::new(),
             problems: Vec::new(),
         };
-        let others = gather(&reads);
+        let others = gather(&reads, Role::Rollout);
         let others = others.known().expect("everything was read");
         assert_eq!(others.instances, BTreeSet::from([InstanceId("i-2".to_owned())]));
         let names: Vec<&str> = others.nodes.iter().map(|node| node.as_str()).collect();
         assert_eq!(names, ["shy-trainer", "stranger"]);
+        // To scorers, the rollouts are others.
+        let others = gather(&reads, Role::Reward);
+        let instances = others.known().map(|others| others.instances.len());
+        assert_eq!(instances, Some(2));
         reads.status = Err("away".to_owned());
-        assert_eq!(gather(&reads), Signal::unknown("away"));
+        assert_eq!(gather(&reads, Role::Rollout), Signal::unknown("away"));
     }
 }

@@ -6,9 +6,10 @@ use super::{
     BTreeMap, ControlView, InstanceId, NodeName, NodeRecord, NodeView, PoolName, Reads, ReplicaId,
     ReplicaState, ReplicaView, SILENCE_LIMIT, Signal, control,
 };
-use control::{DrainReason, DrainRecord, DrainState, NodeRole, NodeState};
+use control::{DrainReason, DrainRecord, DrainState, NodeState};
 use ebbtide_core::notice::NoticeKind;
-use ebbtide_core::observation::{DrainPurpose, DrainStage, DrainView, InstanceView};
+use ebbtide_core::observation::{DrainPurpose, DrainStage, DrainView, InstanceView, PoolView};
+use ebbtide_core::scale::Role;
 
 /// Everything the pools say about instances, for look-ups.
 struct Instances<'a> {
@@ -16,18 +17,19 @@ struct Instances<'a> {
     by_node: HashMap<&'a NodeName, &'a InstanceId>,
 }
 
-/// One view for each replica of which a node has a record.
+/// One view for each replica of a worker group of which a node has a record.
 pub(super) fn gather(
     view: &ControlView,
     reads: &Reads,
+    role: Role,
     nodes_per_replica: u16,
 ) -> Vec<ReplicaView> {
-    let instances = Instances::of(reads);
+    let instances = Instances::of(reads.pools_of(role));
     let drains: BTreeMap<&ReplicaId, &DrainRecord> =
         view.drains.iter().map(|drain| (&drain.replica, drain)).collect();
     let mut members = BTreeMap::<&ReplicaId, Vec<&NodeRecord>>::new();
-    let is_rollout = |record: &&NodeRecord| record.role == NodeRole::Rollout;
-    for record in view.nodes.iter().filter(is_rollout) {
+    let is_of_group = |record: &&NodeRecord| record.role.sized() == Some(role);
+    for record in view.nodes.iter().filter(is_of_group) {
         members.entry(&record.replica).or_default().push(record);
     }
     members
@@ -186,9 +188,9 @@ fn stage(state: DrainState) -> DrainStage {
 }
 
 impl<'a> Instances<'a> {
-    fn of(reads: &'a Reads) -> Self {
+    fn of(pools: &'a [PoolView]) -> Self {
         let mut found = Self { by_id: HashMap::new(), by_node: HashMap::new() };
-        for pool in &reads.pools {
+        for pool in pools {
             let instances = pool.size.known().map_or(&[][..], |size| &size.instances);
             for instance in instances {
                 found.by_id.insert(&instance.id.0, (instance, &pool.name));

@@ -1,8 +1,10 @@
 //! The status of the resource, from snapshots of the controller.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ebbtide_core::scale::Role;
 use ebbtide_core::time::UnixMillis;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -109,6 +111,24 @@ impl Decision {
     }
 }
 
+/// The sizes of a worker group.
+fn sizes(
+    running: Option<u32>,
+    desired: Option<u32>,
+    replicas: &BTreeMap<&'static str, u64>,
+) -> Value {
+    let count = |state: &str| replicas.get(state).copied().unwrap_or(0);
+    // Nothing is no state of theirs: unknown is null, which takes the field away.
+    let known = |state| (!replicas.is_empty()).then(|| count(state));
+    json!({
+        "running": running,
+        "desired": desired,
+        "ready": known("ready"),
+        "pending": known("pending"),
+        "draining": known("draining"),
+    })
+}
+
 /// What the status is to say.
 pub(super) struct Standing {
     generation: Option<i64>,
@@ -127,20 +147,18 @@ impl Standing {
     }
 
     fn of(snapshot: &Snapshot, decision: &Decision) -> Self {
-        let count = |state: &str| snapshot.replicas.get(state).copied().unwrap_or(0);
-        // Nothing is no state of theirs: unknown is null, which takes the field away.
-        let known = |state| (!snapshot.replicas.is_empty()).then(|| count(state));
+        // What the policy has no more is null, which takes the field away.
+        let service = |role: Role| {
+            let found = snapshot.services.iter().find(|service| service.role == role);
+            found.map(|it| sizes(it.running, it.desired, &it.replicas))
+        };
         let fields = json!({
             "mode": snapshot.mode,
             "leaderGeneration": snapshot.generation,
             "limitingStage": snapshot.limiting_stage,
-            "rollout": {
-                "running": snapshot.running,
-                "desired": snapshot.desired,
-                "ready": known("ready"),
-                "pending": known("pending"),
-                "draining": known("draining"),
-            },
+            "rollout": sizes(snapshot.running, snapshot.desired, &snapshot.replicas),
+            "reward": service(Role::Reward),
+            "environment": service(Role::Environment),
             "lastDecision": decision.shown,
             "cost": decision.cost.as_ref().map(|(_, cost)| cost),
         });

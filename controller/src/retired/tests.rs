@@ -69,6 +69,7 @@ fn reads(drain: DrainRecord, silence: u64, pods: Option<&[&str]>) -> Reads {
             ..ControlView::default()
         }),
         pools: vec![PoolView { size, ..unread }],
+        service_pools: BTreeMap::new(),
         gone: BTreeSet::new(),
         problems: Vec::new(),
     }

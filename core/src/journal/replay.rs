@@ -1,7 +1,9 @@
 //! Decides recorded ticks again.
 
+use std::collections::BTreeMap;
+
 use super::Record;
-use crate::scale::{ScaleMemory, ScalePlan, SizingTerms, plan_scale};
+use crate::scale::{Role, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
 
 /// Feeds recorded observations through the planner, one after the other.
 ///
@@ -9,8 +11,7 @@ use crate::scale::{ScaleMemory, ScalePlan, SizingTerms, plan_scale};
 /// would have been decided on what was seen, not what would have become of it.
 #[derive(Debug)]
 pub struct Replay {
-    terms: SizingTerms,
-    memory: ScaleMemory,
+    groups: BTreeMap<Role, (SizingTerms, ScaleMemory)>,
 }
 
 /// A recorded tick, decided again.
@@ -23,29 +24,32 @@ pub struct Step {
 }
 
 impl Replay {
-    /// A replay under these terms that remembers nothing yet.
-    pub fn new(terms: SizingTerms) -> Self {
-        Self { terms, memory: ScaleMemory::default() }
+    /// A replay under these terms, one for each worker group, that remembers nothing yet.
+    pub fn new(terms: impl IntoIterator<Item = SizingTerms>) -> Self {
+        let group = |terms: SizingTerms| (terms.role, (terms, ScaleMemory::default()));
+        Self { groups: terms.into_iter().map(group).collect() }
     }
 
-    /// Decides the next tick of the journal again.
-    pub fn step(&mut self, record: &Record) -> Step {
+    /// Decides the next tick of the journal again; `None` when it is about a group for which there
+    /// are no terms.
+    pub fn step(&mut self, record: &Record) -> Option<Step> {
+        let (terms, memory) = self.groups.get_mut(&record.role)?;
         if record.is_first {
-            self.memory = ScaleMemory::default();
+            *memory = ScaleMemory::default();
         }
-        let plan = plan_scale(&self.terms, &record.observation, &self.memory);
-        self.memory = plan.memory.clone();
+        let plan = plan_scale(terms, &record.observation, memory);
+        *memory = plan.memory.clone();
         // What was asked for then is what the pools show next, whatever is decided now.
         for recorded in record.actions.iter().chain(&record.answered) {
             if let Some(result) = recorded.outcome.result() {
-                self.memory.note_outcome(&recorded.action, result);
+                memory.note_outcome(&recorded.action, result);
             }
         }
         if record.generation == 0 {
-            self.memory.forget_writes();
+            memory.forget_writes();
         }
         let recorded = record.actions.iter().map(|recorded| &recorded.action);
         let differs = plan.desired != record.desired || !recorded.eq(&plan.actions);
-        Step { plan, differs }
+        Some(Step { plan, differs })
     }
 }

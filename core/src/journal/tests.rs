@@ -16,6 +16,7 @@ fn record(world: &World, plan: &ScalePlan, outcome: &Outcome, is_first: bool) ->
     Record {
         answered: Vec::new(),
         is_first,
+        role: world.terms.role,
         mode: "act".to_owned(),
         generation: 7,
         running: plan.running,
@@ -35,7 +36,11 @@ fn text(world: &World, plan: &ScalePlan, outcome: &Outcome, is_first: bool) -> R
 
 /// Two hours of a run: it grows, loses a signal, a launch and a replica, shrinks and ends.
 fn recorded_run() -> (SizingTerms, Vec<Record>) {
-    let mut world = World::new().with_work(40, 0, 0);
+    recorded_run_in(World::new())
+}
+
+fn recorded_run_in(world: World) -> (SizingTerms, Vec<Record>) {
+    let mut world = world.with_work(40, 0, 0);
     let mut records = Vec::new();
     for tick in 0..1_440_u64 {
         match tick {
@@ -84,19 +89,56 @@ fn recorded_run_is_decided_the_same_again() {
     let (terms, records) = recorded_run();
     let actions: usize = records.iter().map(|record| record.actions.len()).sum();
     assert!(actions > 6, "the run is worth a replay: {actions}");
-    let (mut decoder, mut replay) = (Decoder::default(), Replay::new(terms.clone()));
+    let (mut decoder, mut replay) = (Decoder::default(), Replay::new([terms.clone()]));
     for (line, record) in lines(&records).iter().zip(&records) {
         let read = decoder.decode(line).expect("a record").expect("its base is there");
         assert_eq!(&read, record, "as it was");
-        let step = replay.step(&read);
+        let step = replay.step(&read).expect("its group is known");
         assert!(!step.differs, "{:?}\n{}", record.actions, step.plan);
         let reasons: Vec<String> = step.plan.reasons.iter().map(ToString::to_string).collect();
         assert_eq!(reasons, record.reasons);
     }
     let fewer = SizingTerms { max_replicas: 2, ..terms };
-    let mut replay = Replay::new(fewer);
-    let differing = records.iter().filter(|record| replay.step(record).differs).count();
+    let mut replay = Replay::new([fewer]);
+    let steps = records.iter().filter_map(|record| replay.step(record));
+    let differing = steps.filter(|step| step.differs).count();
     assert!(differing > 100, "another policy decides otherwise: {differing}");
+}
+
+#[test]
+fn groups_of_one_journal_are_decided_side_by_side() {
+    let (rollouts, of_rollouts) = recorded_run();
+    let mut world = World::of_service();
+    world.service_mut().rollout_growth = 1.37;
+    world.seen.others_dollars_per_hour = Some(12.34);
+    let (scorers, of_scorers) = recorded_run_in(world);
+    let both = of_rollouts.into_iter().zip(of_scorers).flat_map(<[Record; 2]>::from);
+    let records: Vec<Record> = both.collect();
+    let lines = lines(&records);
+    let differences: usize = lines[2..].iter().map(String::len).sum();
+    assert!(differences / lines.len() < 500, "each is the difference to its own group's");
+    let (mut decoder, mut replay) = (Decoder::default(), Replay::new([rollouts.clone(), scorers]));
+    for (line, record) in lines.iter().zip(&records) {
+        let read = decoder.decode(line).expect("a record").expect("its base is there");
+        assert_eq!(&read, record);
+        let step = replay.step(&read).expect("its group is known");
+        assert!(!step.differs, "{} {:?}\n{}", record.role, record.actions, step.plan);
+    }
+    // A policy without the service has nothing to say about it.
+    let mut replay = Replay::new([rollouts]);
+    assert!(replay.step(&records[1]).is_none() && replay.step(&records[0]).is_some());
+}
+
+#[test]
+fn lines_of_services_are_of_a_version_that_older_readers_refuse() {
+    let (_, records) = recorded_run_in(World::of_service());
+    for line in &lines(&records[..3]) {
+        assert!(line.starts_with("{\"version\":2,\"role\":\"reward\","), "{line}");
+    }
+    let (_, records) = recorded_run();
+    let lines = lines(&records[..2]);
+    assert!(lines[0].starts_with("{\"version\":1,\"whole\""), "{}", lines[0]);
+    assert!(lines[1].starts_with("{\"change\"") && !lines[0].contains("role"), "{}", lines[1]);
 }
 
 #[test]
@@ -114,8 +156,8 @@ fn journal_can_be_read_from_anywhere() {
     decoder.decode(&lines[0]).expect("a record");
     assert!(decoder.decode("{\"change\": {\"desired\":").is_err());
     assert!(decoder.decode(&lines[2]).expect("skipped").is_none(), "its base is unknown");
-    let newer = "{\"version\": 2, \"whole\": {}}";
-    assert!(matches!(decoder.decode(newer), Err(DecodeError::OtherVersion { version: 2, .. })));
+    let newer = "{\"version\": 3, \"whole\": {}}";
+    assert!(matches!(decoder.decode(newer), Err(DecodeError::OtherVersion { version: 3, .. })));
 }
 
 #[test]

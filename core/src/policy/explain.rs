@@ -8,8 +8,10 @@ use super::kinds::Named;
 use super::pool::{Pool, Provider};
 use super::queue::Durability;
 use super::reservation::{Reservation, ReservationKind};
+use super::signal::ServiceSignal;
 use super::worker_group::{JoinPoint, ServicePolicy};
 use super::{FleetPolicy, FleetSpec, Mode};
+use crate::scale::Role;
 use crate::work::{OnDeadSlot, ResumePolicy};
 
 impl FleetPolicy {
@@ -18,8 +20,8 @@ impl FleetPolicy {
         let sections = [
             ("trainer", trainer(self)),
             ("rollout", rollout(self)),
-            ("reward", self.reward.as_ref().map(service).unwrap_or_default()),
-            ("environment", self.environment.as_ref().map(service).unwrap_or_default()),
+            ("reward", service(self, Role::Reward)),
+            ("environment", service(self, Role::Environment)),
             ("buffer", buffer(self)),
             ("staleness", staleness(self)),
             ("queue", queue(self)),
@@ -111,7 +113,8 @@ fn preference(spec: &FleetSpec) -> String {
     even.collect::<Vec<_>>().join(" > ")
 }
 
-fn service(service: &ServicePolicy) -> Vec<String> {
+fn service(spec: &FleetSpec, role: Role) -> Vec<String> {
+    let Some(service) = spec.service(role) else { return Vec::new() };
     let pools: Vec<&str> = service.pools.iter().map(|name| name.as_str()).collect();
     let (min, max) = (service.min_replicas, service.max_replicas);
     vec![
@@ -122,7 +125,32 @@ fn service(service: &ServicePolicy) -> Vec<String> {
             Written(service.startup_estimate),
         ),
         stabilization(service.stabilization_up, service.stabilization_down),
+        format!("what it has to do: {}", signal(service, role)),
     ]
+}
+
+fn signal(service: &ServicePolicy, role: Role) -> String {
+    let does_not_tell = "; what is worked on is not told";
+    match (&service.signal, role) {
+        (None, Role::Environment) => "units in flight that wait for their environment".to_owned(),
+        (None, _) => "responses that wait for their score or are being scored".to_owned(),
+        (Some(ServiceSignal::RedisList(list)), _) => match &list.in_flight_key {
+            Some(taken) => {
+                format!("Redis lists {} (waits) and {} (in work)", list.key, taken)
+            }
+            None => format!("Redis list {}{does_not_tell}", list.key),
+        },
+        (Some(ServiceSignal::RedisStream(stream)), _) => {
+            format!("group {} of Redis stream {}", stream.group, stream.key)
+        }
+        (Some(ServiceSignal::Sqs(url)), _) => format!("SQS queue {url}"),
+        (Some(ServiceSignal::Prometheus(queries)), _) => match &queries.in_flight {
+            Some(working) => {
+                format!("Prometheus: {} (waits) and {working} (in work)", queries.waiting)
+            }
+            None => format!("Prometheus: {}{does_not_tell}", queries.waiting),
+        },
+    }
 }
 
 fn stabilization(up: Duration, down: Duration) -> String {

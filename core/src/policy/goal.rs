@@ -25,6 +25,13 @@ pub enum Mode {
     Act,
 }
 
+impl Mode {
+    /// The word of the policy.
+    pub fn as_str(self) -> &'static str {
+        self.name()
+    }
+}
+
 impl Named for Mode {
     const NAMES: &'static [(&'static str, Self)] =
         &[("observe", Self::Observe), ("act", Self::Act)];

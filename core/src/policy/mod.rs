@@ -28,6 +28,7 @@ mod reservation;
 mod resource;
 mod rules;
 mod section;
+mod signal;
 mod support;
 mod taint;
 #[cfg(test)]
@@ -49,6 +50,10 @@ pub use self::queue::{Durability, QueuePolicy, Stage, StalenessPolicy};
 pub use self::report::{PolicyError, PolicyErrors};
 pub use self::reservation::{Reservation, ReservationKind};
 pub use self::resource::{CRD_NAME, GROUP, KIND, PLURAL, VERSION, resource_definition};
+pub use self::signal::{
+    HttpUrl, PromQuery, PrometheusQueries, QueueUrl, RedisKey, RedisList, RedisStream, RedisUrl,
+    ServiceSignal,
+};
 pub use self::taint::{ExtraTaint, TaintError};
 pub use self::worker_group::{
     BufferPolicy, JoinPoint, RolloutPolicy, ServicePolicy, TrainerPolicy,
@@ -101,7 +106,7 @@ pub struct FleetSpec {
     pub trainer: TrainerPolicy,
     /// `spec.rollout`, required.
     pub rollout: RolloutPolicy,
-    /// `spec.reward`, there exactly when the stages have `reward`.
+    /// `spec.reward`, there when the stages have `reward`; without that stage, with a signal.
     pub reward: Option<ServicePolicy>,
     /// `spec.environment`.
     pub environment: Option<ServicePolicy>,
@@ -238,6 +243,11 @@ impl FleetSpec {
         Role::ALL.into_iter().flat_map(|role| self.pools_of(role))
     }
 
+    /// The worker group that a pool is for; `None` when that is one that is not sized, or none.
+    pub fn role_of(&self, pool: &PoolName) -> Option<Role> {
+        Role::ALL.into_iter().find(|role| self.pools_of(*role).any(|own| own.name == *pool))
+    }
+
     /// The section of a service; `None` when there is none, and for the rollouts.
     pub fn service(&self, role: Role) -> Option<&ServicePolicy> {
         match role {
@@ -245,6 +255,11 @@ impl FleetSpec {
             Role::Reward => self.reward.as_ref(),
             Role::Environment => self.environment.as_ref(),
         }
+    }
+
+    /// Nodes of one replica in the pool of that name.
+    pub fn nodes_per_replica_in(&self, pool: &PoolName) -> u16 {
+        if self.rollout.pools.contains(pool) { self.rollout.nodes_per_replica } else { 1 }
     }
 
     /// Whole rollout replicas that fit into a pool.

@@ -212,8 +212,19 @@ impl FleetSpec {
     /// sized with their minimum in their cheapest pool, the trainer with its smallest legal size,
     /// the buffer with all nodes of its pool. `None` while a price is unknown.
     pub fn least_dollars_per_hour_beside(&self, role: Role) -> Option<f64> {
-        let others = scaled_roles(self).into_iter().filter(|other| other.name != role.as_str());
-        let others: Option<f64> = others.map(|other| least_of_role(self, &other)).sum();
+        self.dollars_per_hour_beside(role, |_| 0.0)
+    }
+
+    /// The same, with what groups that are sized cost now where that is more.
+    pub fn dollars_per_hour_beside(&self, role: Role, cost: impl Fn(Role) -> f64) -> Option<f64> {
+        let others = Role::ALL.into_iter().filter(|other| *other != role);
+        let groups = scaled_roles(self);
+        let others: Option<f64> = others
+            .filter_map(|other| {
+                let group = groups.iter().find(|group| group.name == other.as_str())?;
+                Some(least_of_role(self, group).map(|least| least.max(cost(other))))
+            })
+            .sum();
         let nodes = self.trainer.legal_sizes.first().copied().unwrap_or(0);
         let buffer = self.buffer.pool.as_ref().and_then(|name| self.pool(name));
         let fixed = [

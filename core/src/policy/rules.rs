@@ -63,8 +63,9 @@ fn stages_and_reward_agree(spec: &FleetSpec, report: &mut Report) {
     report.demand(!has_stage || has_section, stages, &["spec.reward"], || {
         "has reward, which needs a spec.reward section".to_owned()
     });
-    report.demand(!has_section || has_stage, "spec.reward", &[stages], || {
-        "needs the stage: spec.queue.stages must be [generate, reward]".to_owned()
+    let has_signal = report.position("spec.reward.signal").is_some();
+    report.demand(!has_section || has_stage || has_signal, "spec.reward", &[stages], || {
+        "needs the stage: spec.queue.stages must be [generate, reward]; or a signal".to_owned()
     });
 }
 

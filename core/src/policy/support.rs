@@ -10,19 +10,16 @@ const BUILT: &[ProviderKind] =
     &[ProviderKind::Asg, ProviderKind::Fleet, ProviderKind::Scale, ProviderKind::Workers];
 
 impl FleetPolicy {
-    /// Why the controller of this version cannot size the rollouts of this policy; empty when it
-    /// can.
+    /// Why the controller of this version cannot size the worker groups of this policy; empty when
+    /// it can.
     pub fn unsupported_sizing(&self) -> Vec<String> {
-        let nodes = self.rollout.nodes_per_replica;
-        self.rollout_pools().filter_map(|pool| why_not(pool, nodes)).collect()
+        let why_not = |pool: &Pool| why_not(pool, self.nodes_per_replica_in(&pool.name));
+        self.sized_pools().filter_map(why_not).collect()
     }
 
     /// Keys that were set, are valid, and do nothing in this version.
     pub fn not_in_force(&self) -> Vec<&'static str> {
-        let set = [
-            ("spec.environment", self.environment.is_some()),
-            ("spec.trainer.legalSizes", !self.trainer.legal_sizes.is_empty()),
-        ];
+        let set = [("spec.trainer.legalSizes", !self.trainer.legal_sizes.is_empty())];
         set.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key).collect()
     }
 }

@@ -7,6 +7,7 @@ use super::kinds::{Named, choice, list, text};
 use super::numbers::{decimal, duration, number};
 use super::pool::{Market, POOLS_LIMIT, PoolName};
 use super::section::Section;
+use super::signal::ServiceSignal;
 use crate::work::GROUP_SIZE_LIMIT;
 
 /// Most replicas of one worker group; the controller is measured up to 2,000 replicas.
@@ -120,6 +121,9 @@ pub struct ServicePolicy {
     /// `itemsPerReplica`: samples to score, or rollouts to serve, that one replica takes at a
     /// time. Required, 1 to 65536.
     pub items_per_replica: u32,
+    /// `signal`: where it is read what waits and what is worked on. None (default) is, for reward,
+    /// the run's own stage, and for environment the units in flight that wait for it.
+    pub signal: Option<ServiceSignal>,
     /// `startupEstimate`: until it has been measured. Default 2m, 0s to 24h.
     pub startup_estimate: Duration,
     /// `stabilizationUp`: default 0s, 0s to 24h.
@@ -203,6 +207,7 @@ impl ServicePolicy {
             max_replicas: service.required("maxReplicas", number(1..=REPLICAS_LIMIT)),
             pools: read_pools(service),
             items_per_replica: service.required("itemsPerReplica", number(1..=65_536_u32)),
+            signal: service.optional_section("signal", ServiceSignal::read).flatten(),
             startup_estimate: read_window(service, "startupEstimate", Duration::from_mins(2)),
             stabilization_up: read_window(service, "stabilizationUp", Duration::ZERO),
             stabilization_down: read_window(service, "stabilizationDown", STABILIZATION_DOWN),

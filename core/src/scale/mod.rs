@@ -21,6 +21,7 @@ mod guard;
 mod leaving;
 mod memory;
 mod order;
+mod outlook;
 mod pace;
 mod plan;
 mod quota;

@@ -158,6 +158,16 @@ pub enum NodeRole {
     Environment,
 }
 
+impl From<Role> for NodeRole {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Rollout => Self::Rollout,
+            Role::Reward => Self::Reward,
+            Role::Environment => Self::Environment,
+        }
+    }
+}
+
 impl NodeRole {
     /// The wire name.
     pub fn as_str(self) -> &'static str {

@@ -11,6 +11,7 @@ mod holders;
 mod kills;
 mod laws;
 mod leaders;
+mod lengths;
 mod links;
 mod outages;
 mod refusals;

@@ -2,6 +2,7 @@
 
 mod agents;
 mod direct;
+mod scorers;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,10 +26,12 @@ use tokio::time::Instant;
 pub use self::agents::{Agents, Told};
 use self::agents::{BEAT, holder};
 pub use self::direct::DirectWorker;
+pub use self::scorers::score;
 use super::super::*;
 use crate::capacity::local::{LocalCapacity, LocalPool};
 use crate::image_rollout::NoGroups;
 use crate::leader::MemoryLease;
+use crate::signals::NoSources;
 
 /// Longest that any event of these tests may take, on the paused clock.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -48,14 +51,17 @@ pub fn policy(mode: &str) -> FleetPolicy {
 
 /// The same with a section `drain`, and a pool of an Auto Scaling group that nobody uses.
 pub fn policy_with(mode: &str, drain: &str) -> FleetPolicy {
+    policy_of(mode, &format!("\n  drain: {{{drain}}}\n"))
+}
+
+/// The same with more sections, and pools for services.
+pub fn policy_of(mode: &str, more: &str) -> FleetPolicy {
     let text = format!(
         "apiVersion: ebbtide.dev/v1alpha1
 kind: FleetPolicy
 metadata: {{name: run}}
 spec:
-  mode: {mode}
-  drain: {{{drain}}}
-  staleness: {{maxLag: 3}}
+  mode: {mode}{more}  staleness: {{maxLag: 3}}
   trainer: {{groupsPerStep: 2, groupSize: 1}}
   rollout:
     minReplicas: 1
@@ -69,6 +75,8 @@ spec:
     tick: 1s
   pools:
     - {{name: spot, provider: local, market: spot, maxNodes: 8}}
+    - {{name: scorers, provider: local, market: spot, maxNodes: 8}}
+    - {{name: cpus, provider: local, market: spot, maxNodes: 8}}
     - name: group
       provider: asg
       autoScalingGroup: rollout-a
@@ -81,14 +89,15 @@ spec:
 }
 
 pub fn provider() -> LocalCapacity {
-    let pool = LocalPool {
-        name: "spot".parse().expect("valid"),
+    let pool = |name: &str| LocalPool {
+        name: name.parse().expect("valid"),
         market: Market::Spot,
         zone: None,
         initial_nodes: 0,
         limit: 8,
     };
-    LocalCapacity::new(vec![pool], Duration::from_secs(3), paused_clock)
+    let pools = ["spot", "scorers", "cpus"].map(pool).into();
+    LocalCapacity::new(pools, Duration::from_secs(3), paused_clock)
 }
 
 pub fn config(policy: FleetPolicy) -> ControllerConfig {
@@ -107,6 +116,7 @@ pub fn outside(
         capacity: Arc::new(capacity),
         events: EventParts::default(),
         groups: Arc::new(NoGroups),
+        signals: Arc::new(NoSources),
         leader: Arc::new(lease.candidate()),
         metrics: Metrics::new().expect("names differ"),
         status,
@@ -178,7 +188,9 @@ impl World {
 
     /// Starts it with queue of events, cluster and hooks.
     pub async fn start_with(policy: FleetPolicy, parts: EventParts) -> Self {
-        let memory = MemoryPort::new(2, ShardSettings::default(), paused_clock);
+        let has_reward_stage = policy.has_reward_stage();
+        let settings = ShardSettings { has_reward_stage, ..ShardSettings::default() };
+        let memory = MemoryPort::new(2, settings, paused_clock);
         let port = Arc::new(FlakyPort { memory, is_away: AtomicBool::new(false) });
         let queue = WorkQueue::new(port.clone());
         let mut world = Self {
@@ -236,6 +248,11 @@ impl World {
             run(config(policy), outside, CancellationToken::new()).await.expect("runs");
         });
         status
+    }
+
+    /// Lets something go on beside; it ends with the world.
+    pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
     }
 
     /// Ends the first controller and waits for its end.

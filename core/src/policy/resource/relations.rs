@@ -94,6 +94,8 @@ const RELATIONS: &[Rules] = &[
     ),
     ("spec.reward", &[(MIN_TO_MAX, MIN_TO_MAX_SAID)]),
     ("spec.environment", &[(MIN_TO_MAX, MIN_TO_MAX_SAID)]),
+    ("spec.reward.signal", &[(ONE_SOURCE, ONE_SOURCE_SAID)]),
+    ("spec.environment.signal", &[(ONE_SOURCE, ONE_SOURCE_SAID)]),
     (
         "spec.pools[]",
         &[
@@ -135,8 +137,10 @@ const RELATIONS: &[Rules] = &[
         "spec",
         &[
             (
-                "has(self.reward) == ('reward' in self.queue.stages)",
-                "reward and the stage reward in queue.stages need each other",
+                "has(self.reward) ? 'reward' in self.queue.stages || has(self.reward.signal) : \
+                 !('reward' in self.queue.stages)",
+                "reward needs the stage reward in queue.stages, or a signal, and the stage needs \
+                 reward",
             ),
             (
                 "!has(self.queue.minSamples) || self.queue.minSamples <= self.trainer.groupSize",
@@ -248,6 +252,10 @@ const RELATIONS: &[Rules] = &[
         ],
     ),
 ];
+
+const ONE_SOURCE: &str = "[has(self.redisList), has(self.redisStream), has(self.sqs), \
+    has(self.prometheus)].filter(is_given, is_given).size() == 1";
+const ONE_SOURCE_SAID: &str = "signal must have one of redisList, redisStream, sqs, prometheus";
 
 const MIN_TO_MAX: &str = "self.minReplicas <= self.maxReplicas";
 const MIN_TO_MAX_SAID: &str = "minReplicas must be at most maxReplicas";

@@ -7,6 +7,18 @@ pub(super) fn schema() -> Map<String, Value> {
     let text = |limit: u32| json!({ "type": "string", "maxLength": limit });
     let count = || json!({ "type": "integer", "format": "int64", "minimum": 0 });
     let moment = || json!({ "type": "string", "format": "date-time" });
+    let sizes = || {
+        json!({
+            "type": "object",
+            "properties": {
+                "running": count(),
+                "desired": count(),
+                "ready": count(),
+                "pending": count(),
+                "draining": count(),
+            },
+        })
+    };
     let conditions = json!({
         "type": "array",
         "maxItems": 16,
@@ -38,16 +50,9 @@ pub(super) fn schema() -> Map<String, Value> {
                 "description": "Of the controller that wrote this; an older one writes no more.",
             },
             "limitingStage": text(64),
-            "rollout": {
-                "type": "object",
-                "properties": {
-                    "running": count(),
-                    "desired": count(),
-                    "ready": count(),
-                    "pending": count(),
-                    "draining": count(),
-                },
-            },
+            "rollout": sizes(),
+            "reward": sizes(),
+            "environment": sizes(),
             "lastDecision": {
                 "type": "object",
                 "properties": {

@@ -59,8 +59,19 @@ pub const CONTRADICTIONS: &[(&str, &str)] = &[
     ),
     (
         "  reward: { maxReplicas: 2, pools: [cheap], itemsPerReplica: 8 }",
-        "spec.reward needs the stage: spec.queue.stages must be [generate, reward] \
+        "spec.reward needs the stage: spec.queue.stages must be [generate, reward]; or a signal \
          (p.yaml:26:3)",
+    ),
+    (
+        "  environment: { maxReplicas: 2, pools: [cheap], itemsPerReplica: 8,
+    signal: { redisList: { key: a }, sqs: { queueUrl: 'http://sqs/1/a' } } }",
+        "spec.environment.signal.sqs is one source too many beside redisList (p.yaml:27:38)",
+    ),
+    (
+        "  environment: { maxReplicas: 2, pools: [cheap], itemsPerReplica: 8,
+    signal: {} }",
+        "spec.environment.signal.redisList is required, or redisStream, sqs or prometheus \
+         (p.yaml:27:5)",
     ),
     (
         "  queue: { onDeadSlot: shrink }",

@@ -66,7 +66,8 @@ fn every_choice_has_its_words() {
   staleness: { maxLag: 0, resumePolicy: maskOld }
   drain: { rebalance: ignore }
   reward: { maxReplicas: 2, pools: [scorers], itemsPerReplica: 32 }
-  environment: { minReplicas: 0, maxReplicas: 9, pools: [cpus], itemsPerReplica: 1 }
+  environment: { minReplicas: 0, maxReplicas: 9, pools: [cpus], itemsPerReplica: 1,
+    signal: { prometheus: { url: 'http://prometheus:9090', waiting: 'sum(waiting)' } } }
   buffer: { memoryAlarmPercent: 70 }
   budget: { dollarsPerHour: 500 }
   deadline: { updates: 900, by: 2026-12-24T18:00:00Z }
@@ -90,6 +91,8 @@ fn every_choice_has_its_words() {
         "  a new replica gets work from the next update on",
         "  the pod of an engine that hangs for 15m is deleted",
         "  1 to 2 replicas, pools scorers",
+        "  what it has to do: responses that wait for their score or are being scored",
+        "  what it has to do: Prometheus: sum(waiting); what is worked on is not told",
         "  32 items at a time on a replica; starts take 2m until measured",
         "  0 to 9 replicas, pools cpus",
         "  1 item at a time on a replica; starts take 2m until measured",

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::world::{ON_DEMAND, SPOT, World, actions};
-use crate::observation::{FailureKind, Signal, TrainerPhase, TrainerView};
-use crate::scale::{Action, BudgetTerms};
+use crate::observation::{FailureKind, ReplicaState, Signal, TrainerPhase, TrainerView};
+use crate::scale::{Action, BudgetTerms, Role};
 use crate::time::UnixMillis;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -212,4 +212,40 @@ fn drained_environment_goes_by_its_name() {
     world.pass(SECOND * 5);
     let plan = world.plan();
     assert!(matches!(&plan.actions[..], [Action::Retire { .. }]), "{plan}");
+}
+
+/// The rollouts grow, and the environment is ordered at the same moment: it starts while they do.
+#[test]
+fn environment_is_ordered_with_the_rollouts_that_need_it() {
+    let mut rollouts = World::new().with_work(400, 64, 0).with_replicas(SPOT, &[16; 4]);
+    let ordered = rollouts.plan();
+    assert_eq!(actions(&ordered), ["raise pool spot from 4 to 8"]);
+    let outlook = ordered.outlook(&rollouts.seen, 1, Role::Environment);
+    assert_eq!((outlook.rollout_growth, outlook.is_paused), (2.0, false));
+    let mut environment = World::of_service().with_work(0, 40, 0).with_replicas(SPOT, &[8; 5]);
+    environment.seen.service = Some(outlook);
+    assert_eq!(actions(&environment.plan()), ["raise pool spot from 5 to 9"], "four at a time");
+    // While they start it stays so, and once they work their work speaks for itself.
+    rollouts.apply(&ordered);
+    for replica in 5..9 {
+        rollouts.replica_mut(&format!("spot-{replica}")).state = ReplicaState::Starting;
+    }
+    let waiting = rollouts.plan();
+    assert_eq!(waiting.outlook(&rollouts.seen, 1, Role::Environment).rollout_growth, 2.0);
+    for replica in 5..9 {
+        rollouts.replica_mut(&format!("spot-{replica}")).state = ReplicaState::Ready;
+    }
+    let settled = rollouts.plan();
+    assert_eq!(settled.outlook(&rollouts.seen, 1, Role::Environment).rollout_growth, 1.0);
+    // Engines that load new weights are no growth that is about to come.
+    for replica in 1..8 {
+        rollouts.replica_mut(&format!("spot-{replica}")).state = ReplicaState::Loading;
+    }
+    let spreading = rollouts.plan();
+    let outlook = spreading.outlook(&rollouts.seen, 1, Role::Environment);
+    assert_eq!((outlook.rollout_growth, outlook.is_paused), (1.0, true));
+    // Nobody knows who is at work: nothing is about to grow.
+    rollouts.seen.replicas = Signal::unknown("test");
+    let blind = rollouts.plan();
+    assert_eq!(blind.outlook(&rollouts.seen, 1, Role::Environment).rollout_growth, 1.0);
 }

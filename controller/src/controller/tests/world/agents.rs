@@ -8,7 +8,7 @@ use std::time::Duration;
 use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId};
 use ebbtide_core::policy::Market;
 use ebbtide_queue::client::{QueueError, WorkQueue};
-use ebbtide_queue::control::{DrainProgress, DrainState, NodeRecord, NodeState};
+use ebbtide_queue::control::{DrainProgress, DrainState, NodeRecord, NodeRole, NodeState};
 
 use crate::capacity::local::{LocalCapacity, LocalNode, NodeOrder};
 
@@ -28,6 +28,7 @@ pub struct Agents {
 pub struct Told {
     pub notice_kind: Option<String>,
     pub pods_left: Option<u32>,
+    pub environment_waiting: Option<u32>,
     /// Streams, and the tokens per second of each.
     pub speed: Option<(u32, f64)>,
 }
@@ -86,8 +87,10 @@ impl Agents {
         }
         let told = self.told.lock().expect("no panic").get(&node.node).cloned();
         let nothing_left = Told { pods_left: Some(0), ..Told::default() };
-        let Told { notice_kind, pods_left, speed } = told.unwrap_or(nothing_left);
-        let mut record = NodeRecord { notice_kind, pods_left, ..record(node, state) };
+        let told = told.unwrap_or(nothing_left);
+        let Told { notice_kind, pods_left, environment_waiting, speed } = told;
+        let told = NodeRecord { notice_kind, pods_left, ..record(node, state) };
+        let mut record = NodeRecord { environment_waiting, ..told };
         if let Some((streams, speed)) = speed {
             record.generating = Some(streams);
             record.tokens_per_second = f64::from(streams) * speed;
@@ -98,6 +101,11 @@ impl Agents {
 
 fn record(node: &LocalNode, state: NodeState) -> NodeRecord {
     NodeRecord {
+        role: match node.pool.as_str() {
+            "scorers" => NodeRole::Reward,
+            "cpus" => NodeRole::Environment,
+            _ => NodeRole::Rollout,
+        },
         instance_id: Some(node.instance.0.clone()),
         market: Some(Market::Spot),
         tokens_per_second: 10.0,

@@ -1,0 +1,150 @@
+//! The services that the rollouts need, planned after them at the same tick: what they need follows
+//! from what the rollouts are about to do. Whatever is unknown of one touches no other group.
+
+use std::collections::BTreeMap;
+
+use ebbtide_core::journal::Record;
+use ebbtide_core::observation::{Observation, ReplicaState};
+use ebbtide_core::scale::{Role, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
+
+use super::carrying::Carried;
+use super::{Autoscaler, Past, Planned, Turn};
+use crate::conditions::GroupFacts;
+use crate::held::why_held;
+use crate::journal::summarize;
+use crate::observe::services::{Costs, build};
+use crate::observe::by_state;
+use crate::pool_remarks;
+use crate::status::ServiceSnapshot;
+
+/// What one tick hands to the next.
+#[derive(Default)]
+pub(super) struct Services {
+    groups: BTreeMap<Role, Group>,
+    pub costs: Costs,
+}
+
+struct Group {
+    memory: ScaleMemory,
+    /// The last plan, without what it remembers.
+    plan: ScalePlan,
+    ready: Option<u64>,
+    snapshot: ServiceSnapshot,
+    pool_remarks: Vec<String>,
+}
+
+impl Services {
+    /// What a service remembers.
+    pub fn memory_mut(&mut self, role: Role) -> Option<&mut ScaleMemory> {
+        self.groups.get_mut(&role).map(|group| &mut group.memory)
+    }
+
+    /// What the conditions follow from.
+    pub fn facts(&self) -> impl Iterator<Item = GroupFacts<'_>> {
+        let groups = self.groups.iter();
+        groups.map(|(role, it)| GroupFacts { role: *role, plan: &it.plan, ready: it.ready })
+    }
+
+    /// What is shown of them.
+    pub fn snapshots(&self) -> Vec<ServiceSnapshot> {
+        self.groups.values().map(|group| group.snapshot.clone()).collect()
+    }
+
+    /// What their pools have to remark.
+    pub fn pool_remarks(&self) -> impl Iterator<Item = &String> {
+        self.groups.values().flat_map(|group| &group.pool_remarks)
+    }
+
+    /// While another controller leads, every size is its.
+    pub fn forget_writes(&mut self) {
+        self.groups.values_mut().for_each(|group| group.memory.forget_writes());
+    }
+}
+
+impl Autoscaler {
+    /// Sizes every service that the policy has, beside rollouts of which this was seen and planned.
+    pub(super) async fn size_services(
+        &mut self,
+        turn: &Turn<'_>,
+        (rollouts, plan): (&Observation, &ScalePlan),
+        past: &mut Past,
+    ) {
+        let policy = turn.policy;
+        past.services.costs.note(policy, Role::Rollout, &rollouts.pools, Some(plan));
+        for role in Role::SERVICES {
+            let Some(terms) = SizingTerms::of_role(policy, role) else {
+                past.services.groups.remove(&role);
+                continue;
+            };
+            let view = plan.outlook(rollouts, policy.rollout.nodes_per_replica, role);
+            let readings = self.signals.readings();
+            let mut seen = build(turn.reads, rollouts, role, readings.get(&role), view);
+            seen.others_dollars_per_hour = past.services.costs.beside(policy, role);
+            self.size_service(&terms, seen, turn, past).await;
+        }
+    }
+
+    async fn size_service(
+        &mut self,
+        terms: &SizingTerms,
+        observation: Observation,
+        turn: &Turn<'_>,
+        past: &mut Past,
+    ) {
+        let (role, policy) = (terms.role, turn.policy);
+        let before = past.services.groups.remove(&role);
+        let is_first = before.is_none();
+        let memory = before.map(|group| group.memory).unwrap_or_default();
+        let mut plan = plan_scale(terms, &observation, &memory);
+        past.services.costs.note(policy, role, &observation.pools, Some(&plan));
+        self.metrics.show(policy, terms, &observation, &plan);
+        let states = by_state(&observation, terms.nodes_per_replica);
+        let observed = summarize(&observation, &plan, &states);
+        let leads = self.leadership.borrow().is_some();
+        let held = why_held(leads, policy, turn.reads, role);
+        let why_held = held.as_ref().map(|held| held.why.clone());
+        let reasons: Vec<String> = plan.reasons.iter().map(ToString::to_string).collect();
+        let group = Group {
+            memory: std::mem::take(&mut plan.memory),
+            ready: ready_replicas(&observation, terms.nodes_per_replica),
+            snapshot: ServiceSnapshot {
+                role,
+                waiting: observation.ready.known().copied(),
+                in_flight: observation.in_flight.known().copied(),
+                running: plan.running,
+                desired: plan.desired,
+                replicas: states,
+                actions: plan.actions.iter().map(ToString::to_string).collect(),
+                reasons: reasons.clone(),
+                held: why_held.clone(),
+            },
+            pool_remarks: pool_remarks::gather(&observation.pools),
+            plan: plan.clone(),
+        };
+        past.services.groups.insert(role, group);
+        let planned = Planned { role, plan: &plan, observation: &observation, held };
+        let Carried { actions, answered } = self.carry_out(planned, turn, past).await;
+        let record = Record {
+            is_first,
+            role,
+            mode: policy.mode.as_str().to_owned(),
+            generation: self.leadership.borrow().map_or(0, |held| held.generation),
+            running: plan.running,
+            wish: plan.wish,
+            desired: plan.desired,
+            actions,
+            answered,
+            reasons,
+            bottleneck: String::new(),
+            held: why_held,
+            observation,
+        };
+        self.journal.record(&record, &observed, &self.queue).await;
+    }
+}
+
+/// Replicas that work; none while that is unknown.
+pub(super) fn ready_replicas(observation: &Observation, nodes_per_replica: u16) -> Option<u64> {
+    let states = observation.replicas_by_state(nodes_per_replica)?;
+    Some(states.get(&ReplicaState::Ready).copied().unwrap_or(0))
+}
