@@ -1,21 +1,28 @@
 {{/*
-The two kinds of agents. A node has one agent at most: those of the trainer go to the nodes with its
-labels, all others keep off them.
+The kinds of agents. A node has one agent at most: those of the trainer, of scorers and of
+environments go to the nodes with their labels, all others keep off them.
 */}}
 
-{{/* Both kinds as parts, under `parts`; the second one only where it is wanted. */}}
+{{/* The kinds with nodes of their own. */}}
+{{- define "ebbtide.agentKinds" -}}
+{{- toYaml (dict "kinds" (list "trainer" "reward" "environment")) -}}
+{{- end -}}
+
+{{/* All kinds as parts, under `parts`; those with nodes of their own only where they are wanted. */}}
 {{- define "ebbtide.agentParts" -}}
 {{- $parts := list (include "ebbtide.workerPart" . | fromYaml) -}}
-{{- if .Values.agent.trainer.nodeSelector -}}
-{{- $parts = append $parts (include "ebbtide.trainerPart" . | fromYaml) -}}
+{{- range $kind := (include "ebbtide.agentKinds" . | fromYaml).kinds -}}
+{{- if (get $.Values.agent $kind).nodeSelector -}}
+{{- $parts = append $parts (include "ebbtide.ownPart" (dict "context" $ "kind" $kind) | fromYaml) -}}
+{{- end -}}
 {{- end -}}
 {{- toYaml (dict "parts" $parts) -}}
 {{- end -}}
 
-{{/* Agents of the nodes that work, as a part. Their account is that of both kinds. */}}
+{{/* Agents of the nodes that work, as a part. Their account is that of all kinds. */}}
 {{- define "ebbtide.workerPart" -}}
 {{- $values := deepCopy .Values.agent -}}
-{{- $_ := set $values "affinity" (include "ebbtide.affinityOffTrainer" . | fromYaml) -}}
+{{- $_ := set $values "affinity" (include "ebbtide.affinityOffOthers" . | fromYaml) -}}
 {{- $_ := set $values "role" "rollout" -}}
 {{- if not (kindIs "slice" $values.engines) -}}
 {{- $hosted := printf "http://$(NODE_IP):%d" (int .Values.workers.port) -}}
@@ -25,30 +32,36 @@ labels, all others keep off them.
 {{- toYaml (dict "component" "agent" "name" (include "ebbtide.agent" .) "values" $values) -}}
 {{- end -}}
 
-{{/* Agents of the trainer's nodes: as the others, without what these have for their work. */}}
-{{- define "ebbtide.trainerPart" -}}
-{{- $values := deepCopy .Values.agent -}}
-{{- range $key, $value := .Values.agent.trainer -}}
+{{/*
+Agents of nodes of a kind of their own: as the others, without engines. Those of the trainer have no
+socket, for nobody leases there.
+*/}}
+{{- define "ebbtide.ownPart" -}}
+{{- $values := deepCopy .context.Values.agent -}}
+{{- range $key, $value := get .context.Values.agent .kind -}}
 {{- $_ := set $values $key $value -}}
 {{- end -}}
 {{- $_ := set $values "affinity" dict -}}
 {{- $_ := set $values "engines" list -}}
 {{- $_ := set $values "findEngines" false -}}
+{{- if eq .kind "trainer" -}}
 {{- $_ := set $values "socket" (dict "enabled" false) -}}
-{{- $_ := set $values "role" "trainer" -}}
-{{- $name := include "ebbtide.trainerAgent" . -}}
-{{- toYaml (dict "component" "trainer-agent" "name" $name "values" $values) -}}
+{{- end -}}
+{{- $_ := set $values "role" .kind -}}
+{{- $name := include "ebbtide.ownAgent" . -}}
+{{- toYaml (dict "component" (printf "%s-agent" .kind) "name" $name "values" $values) -}}
 {{- end -}}
 
 {{/*
-agent.affinity, and not where the agents of the trainer go: a node is theirs when it has all labels
-of the trainer, so it is not when it lacks one of them, whichever. Terms stand for one another.
+agent.affinity, and not where agents of another kind go: a node is theirs when it has all labels of
+their kind, so it is not when it lacks one of them, whichever. Terms stand for one another.
 */}}
-{{- define "ebbtide.affinityOffTrainer" -}}
+{{- define "ebbtide.affinityOffOthers" -}}
 {{- $affinity := deepCopy (default dict .Values.agent.affinity) -}}
-{{- $labels := .Values.agent.trainer.nodeSelector -}}
-{{- if $labels -}}
 {{- $required := "requiredDuringSchedulingIgnoredDuringExecution" -}}
+{{- range $kind := (include "ebbtide.agentKinds" . | fromYaml).kinds -}}
+{{- $labels := (get $.Values.agent $kind).nodeSelector -}}
+{{- if $labels -}}
 {{- $nodes := default dict $affinity.nodeAffinity -}}
 {{- $terms := list -}}
 {{- range $term := default (list dict) (get (default dict (get $nodes $required)) "nodeSelectorTerms") -}}
@@ -60,6 +73,7 @@ of the trainer, so it is not when it lacks one of them, whichever. Terms stand f
 {{- end -}}
 {{- $_ := set $nodes $required (dict "nodeSelectorTerms" $terms) -}}
 {{- $_ := set $affinity "nodeAffinity" $nodes -}}
+{{- end -}}
 {{- end -}}
 {{- toYaml $affinity -}}
 {{- end -}}

@@ -24,7 +24,7 @@ A part is what a kind of pod is made from: `context` (the root), `component` (it
 {{- end -}}
 
 {{- define "ebbtide.agent" -}}{{ include "ebbtide.fullname" . }}-agent{{- end -}}
-{{- define "ebbtide.trainerAgent" -}}{{ include "ebbtide.fullname" . }}-trainer-agent{{- end -}}
+{{- define "ebbtide.ownAgent" -}}{{ include "ebbtide.fullname" .context }}-{{ .kind }}-agent{{- end -}}
 {{- define "ebbtide.controller" -}}{{ include "ebbtide.fullname" . }}-controller{{- end -}}
 {{- define "ebbtide.webhookMap" -}}{{ include "ebbtide.fullname" . }}-webhook{{- end -}}
 {{- define "ebbtide.configMap" -}}{{ include "ebbtide.fullname" . }}-policy{{- end -}}

@@ -275,6 +275,23 @@ async fn agents_that_find_their_engines_are_told_of_none_and_the_trainers_find_n
 }
 
 #[tokio::test]
+async fn agents_of_scorers_and_environments_have_their_role_and_others_keep_off() {
+    let helm = require!(Helm::find());
+    let of = |part: &str| json!({ "nodeSelector": { "part": part } });
+    let agent = json!({ "reward": of("scorer"), "environment": of("sandbox") });
+    let lines = render_with(&helm, &json!({ "agent": agent }), "agent-daemonset").await;
+    for role in ["rollout", "reward", "environment"] {
+        assert_eq!(count(&lines, &format!("--role={role}")), 1, "{lines:?}");
+    }
+    assert_eq!(count(&lines, "--role=trainer"), 0);
+    assert_eq!(count(&lines, "--engine=http://127.0.0.1:8000"), 1, "of the rollouts alone");
+    assert_eq!(count(&lines, "--socket=/run/ebbtide/agent.sock"), 3, "scorers lease there");
+    // Where the others may be: neither among scorers nor among environments.
+    assert_eq!(count(&lines, "part: scorer") + count(&lines, "part: sandbox"), 2);
+    assert_eq!(count(&lines, "scorer") + count(&lines, "sandbox"), 2, "{lines:?}");
+}
+
+#[tokio::test]
 async fn group_that_cannot_work_is_refused_with_what_to_do() {
     let helm = require!(Helm::find());
     let mut values = least_values();
