@@ -12,6 +12,7 @@ use ebbtide_controller::image_rollout::NoGroups;
 use ebbtide_controller::leader::MemoryLease;
 use ebbtide_controller::metrics::Metrics;
 use ebbtide_controller::policy_source::PolicySource;
+use ebbtide_controller::signals::NoSources;
 use ebbtide_controller::status::ControllerStatus;
 use ebbtide_core::ids::NodeName;
 use ebbtide_core::policy::{FleetPolicy, Market};
@@ -97,6 +98,7 @@ fn start_controller(queue: &WorkQueue, inbox: &MemoryEventQueue, metrics: &Metri
         events: EventParts { inbox: Some(Arc::new(inbox.clone())), ..EventParts::default() },
         leader: Arc::new(MemoryLease::default().candidate()),
         groups: Arc::new(NoGroups),
+        signals: Arc::new(NoSources),
         metrics: metrics.clone(),
         status: ControllerStatus::default(),
         now: wall_clock_now,

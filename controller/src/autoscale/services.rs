@@ -12,8 +12,8 @@ use super::{Autoscaler, Past, Planned, Turn};
 use crate::conditions::GroupFacts;
 use crate::held::why_held;
 use crate::journal::summarize;
-use crate::observe::services::{Costs, build};
 use crate::observe::by_state;
+use crate::observe::services::{Costs, build};
 use crate::pool_remarks;
 use crate::status::ServiceSnapshot;
 

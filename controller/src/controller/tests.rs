@@ -1,8 +1,8 @@
 //! The whole controller on a queue in memory, the local provider and a lease in memory.
 
 mod hanging;
-mod two_leaders;
 mod services;
+mod two_leaders;
 pub(crate) mod world;
 
 use std::sync::atomic::Ordering;
