@@ -29,7 +29,7 @@ use crate::accounts::Accounts;
 use crate::acting::{Acting, Tools};
 use crate::capacity::Capacity;
 use crate::conditions::{self, Condition, GroupFacts};
-use crate::held::{Held, why_held};
+use crate::held::{self, Held};
 use crate::journal::{Journal, summarize};
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
@@ -138,8 +138,7 @@ impl Autoscaler {
             self.metrics.show_tokens(&status.tokens);
         }
         self.metrics.show_idle(reads.view.as_ref().ok());
-        let leads = self.leadership.borrow().is_some();
-        let held = why_held(leads, &policy, &reads, Role::Rollout);
+        let held = self.why_held(&policy, &reads, Role::Rollout);
         let over = past.retired.take_ended(&mut reads, &policy);
         if held.is_none() {
             self.take_back(&over, &self.tools(&policy, past.ticks)).await;
@@ -200,6 +199,11 @@ impl Autoscaler {
         if let Err(error) = past.stragglers.publish(desk, view).await {
             tracing::debug!(%error, "slow replicas not put on record");
         }
+    }
+
+    /// Why nothing is carried out for a worker group, if so.
+    fn why_held(&self, policy: &FleetPolicy, reads: &Reads, role: Role) -> Option<Held> {
+        held::why_held(self.leadership.borrow().is_some(), policy, reads, role)
     }
 
     fn tools(&self, policy: &Arc<FleetPolicy>, turn: u64) -> Tools {

@@ -229,7 +229,7 @@ impl Decoder {
     pub fn decode(&mut self, line: &str) -> Result<Option<Record>, DecodeError> {
         self.lines += 1;
         let number = self.lines;
-        // What a line that cannot be read was about is unknown: nothing is based on what was before.
+        // Nobody knows what a line was about that cannot be read: nothing is based on what was.
         let mut bases = std::mem::take(&mut self.last);
         let malformed = |problem: String| DecodeError::Malformed { line: number, problem };
         let line: Line =

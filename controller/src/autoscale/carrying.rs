@@ -95,9 +95,7 @@ impl Autoscaler {
                 }
             }
         };
-        if let Some(result) = outcome.result()
-            && let Some(memory) = past.memory_mut(planned.role)
-        {
+        if let (Some(result), Some(memory)) = (outcome.result(), past.memory_mut(planned.role)) {
             memory.note_outcome(action, result);
         }
         outcome

@@ -10,7 +10,6 @@ use ebbtide_core::scale::{Role, ScaleMemory, ScalePlan, SizingTerms, plan_scale}
 use super::carrying::Carried;
 use super::{Autoscaler, Past, Planned, Turn};
 use crate::conditions::GroupFacts;
-use crate::held::why_held;
 use crate::journal::summarize;
 use crate::observe::by_state;
 use crate::observe::services::{Costs, build};
@@ -70,13 +69,17 @@ impl Autoscaler {
         past: &mut Past,
     ) {
         let policy = turn.policy;
-        past.services.costs.note(policy, Role::Rollout, &rollouts.pools, Some(plan));
+        // What nobody orders does not come, and is not paid.
+        let is_ordered = self.why_held(policy, turn.reads, Role::Rollout).is_none();
+        let of_rollouts = SizingTerms::from(policy);
+        let ordered = Some(plan).filter(|_| is_ordered);
+        past.services.costs.note(policy, Role::Rollout, &rollouts.pools, ordered);
         for role in Role::SERVICES {
             let Some(terms) = SizingTerms::of_role(policy, role) else {
                 past.services.groups.remove(&role);
                 continue;
             };
-            let view = plan.outlook(rollouts, policy.rollout.nodes_per_replica, role);
+            let view = plan.outlook(rollouts, &of_rollouts, is_ordered, role);
             let readings = self.signals.readings();
             let mut seen = build(turn.reads, rollouts, role, readings.get(&role), view);
             seen.others_dollars_per_hour = past.services.costs.beside(policy, role);
@@ -96,12 +99,12 @@ impl Autoscaler {
         let is_first = before.is_none();
         let memory = before.map(|group| group.memory).unwrap_or_default();
         let mut plan = plan_scale(terms, &observation, &memory);
-        past.services.costs.note(policy, role, &observation.pools, Some(&plan));
         self.metrics.show(policy, terms, &observation, &plan);
         let states = by_state(&observation, terms.nodes_per_replica);
         let observed = summarize(&observation, &plan, &states);
-        let leads = self.leadership.borrow().is_some();
-        let held = why_held(leads, policy, turn.reads, role);
+        let held = self.why_held(policy, turn.reads, role);
+        let ordered = Some(&plan).filter(|_| held.is_none());
+        past.services.costs.note(policy, role, &observation.pools, ordered);
         let why_held = held.as_ref().map(|held| held.why.clone());
         let reasons: Vec<String> = plan.reasons.iter().map(ToString::to_string).collect();
         let group = Group {

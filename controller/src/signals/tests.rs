@@ -8,9 +8,8 @@ use super::*;
 #[test]
 fn one_number_is_read_and_all_else_says_what_it_is() {
     let vector = |values: &str| {
-        format!(
-            "{{\"status\":\"success\",\"data\":{{\"resultType\":\"vector\",\"result\":[{values}]}}}}"
-        )
+        let data = format!("{{\"resultType\":\"vector\",\"result\":[{values}]}}");
+        format!("{{\"status\":\"success\",\"data\":{data}}}")
     };
     let sample = |value: &str| {
         format!("{{\"metric\":{{\"job\":\"sandbox\"}},\"value\":[1764547200.781,\"{value}\"]}}")

@@ -190,7 +190,13 @@ fn act(
     memory.swap.plan(&view, may_begin, &mut actions, reasons);
     reserved::leave_ending(census, &mut actions, reasons);
     spending::drain_unpaid(terms, census, &mut actions, reasons);
-    leaving::discard_unjoined(terms, census, &look.late, &mut actions, reasons);
+    let late = look.late.values().map(|late| late.never_joined.len()).sum::<usize>();
+    if terms.role.is_rollout() || !census.replicas.is_empty() {
+        leaving::discard_unjoined(terms, census, &look.late, &mut actions, reasons);
+    } else if late > 0 {
+        // Nobody has ever reported from there: it may be the agents that are missing.
+        reasons.push(Reason::NoAgents { role: terms.role });
+    }
     memory.groups.plan(terms, census, &memory.arrivals, now, &mut actions, reasons);
     let cancelled = actions.clone();
     leaving::retire_drained(census, &mut actions, reasons);

@@ -3,6 +3,7 @@
 use super::plan::{Action, ScalePlan};
 use super::role::Role;
 use super::sync::is_spreading;
+use super::terms::SizingTerms;
 use crate::bottleneck::IterationStage;
 use crate::observation::{Observation, ReplicaState, ReplicaView, ServiceView};
 use crate::policy::PoolName;
@@ -11,26 +12,33 @@ use crate::policy::PoolName;
 const HUNDREDTHS: f64 = 100.0;
 
 impl ScalePlan {
-    /// What a service of this role sees of the rollouts, of which this is the plan on `seen`, with
-    /// `gang` nodes in a replica.
-    pub fn outlook(&self, seen: &Observation, gang: u16, role: Role) -> ServiceView {
+    /// What a service of this role sees of the rollouts, of which this is the plan on `seen`, under
+    /// these terms. `is_ordered` says whether what the plan orders is really asked for.
+    pub fn outlook(
+        &self,
+        seen: &Observation,
+        terms: &SizingTerms,
+        is_ordered: bool,
+        role: Role,
+    ) -> ServiceView {
+        let ordered = if is_ordered { self.ordered(terms.gang()) } else { 0 };
         let stage = match role {
             Role::Rollout => IterationStage::Rollout,
             Role::Reward => IterationStage::Reward,
             Role::Environment => IterationStage::Environment,
         };
         ServiceView {
-            rollout_growth: self.growth(seen, gang),
+            rollout_growth: self.growth(seen, ordered),
             is_paused: is_spreading(seen, &self.memory.startup),
             limits_run: self.bottleneck.stage == Some(stage),
             tells_in_flight: true,
         }
     }
 
-    /// What runs and is on its way, what this plan orders included, as a multiple of what is at
-    /// work: whatever has been ready before, for engines that load new weights make no work and
+    /// What runs and is on its way, so many `ordered` replicas included, as a multiple of what is
+    /// at work: whatever has been ready before, for engines that load new weights make no work and
     /// come back. At least 1, and 1 where nobody knows.
-    fn growth(&self, seen: &Observation, gang: u16) -> f64 {
+    fn growth(&self, seen: &Observation, ordered: u32) -> f64 {
         let (Some(running), Some(replicas)) = (self.running, seen.replicas.known()) else {
             return 1.0;
         };
@@ -44,14 +52,13 @@ impl ScalePlan {
         let Some(at_work) = u32::try_from(at_work).ok().filter(|count| *count > 0) else {
             return 1.0;
         };
-        let coming = running.saturating_add(self.ordered(gang));
+        let coming = running.saturating_add(ordered);
         let growth = f64::from(coming) / f64::from(at_work);
         (growth.max(1.0) * HUNDREDTHS).round() / HUNDREDTHS
     }
 
     /// Replicas that this plan brings, those included whose drain it takes back.
-    fn ordered(&self, gang: u16) -> u32 {
-        let gang = u32::from(gang).max(1);
+    fn ordered(&self, gang: u32) -> u32 {
         let of_action = |action: &Action| match action {
             Action::Raise { from, to, .. } => to.saturating_sub(*from).div_ceil(gang),
             Action::CancelDrain { .. } => 1,

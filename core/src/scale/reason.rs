@@ -7,6 +7,7 @@ mod words;
 use std::time::Duration;
 
 pub use self::capacity::{BreakerReason, CapacityReason, SwapStep, Unjudged};
+use super::role::Role;
 use super::stock::Stock;
 use crate::bottleneck::IterationStage;
 use crate::ids::ReplicaId;
@@ -147,6 +148,11 @@ pub enum Reason {
     },
     /// What waits for a service will be gone before another replica could help.
     BacklogPasses,
+    /// No node of a service has ever reported, and what runs is left alone.
+    NoAgents {
+        /// Which service.
+        role: Role,
+    },
     /// The policy's minimum asks for more than the demand does.
     AtMinimum {
         /// The minimum.

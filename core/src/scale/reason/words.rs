@@ -54,6 +54,11 @@ impl fmt::Display for Reason {
             Self::BacklogPasses => {
                 write!(f, "what waits will be gone before another replica could help")
             }
+            Self::NoAgents { role } => write!(
+                f,
+                "no node of this group reports, so none is given up: run ebbtide agent --role \
+                 {role} there"
+            ),
             other => other.fmt_change(f),
         }
     }

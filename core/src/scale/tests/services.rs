@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::world::{ON_DEMAND, SPOT, World, actions};
-use crate::observation::{FailureKind, ReplicaState, Signal, TrainerPhase, TrainerView};
-use crate::scale::{Action, BudgetTerms, Role};
+use crate::observation::{
+    FailureKind, InstanceState, ReplicaState, Signal, TrainerPhase, TrainerView,
+};
+use crate::scale::{Action, BudgetTerms, Role, ScalePlan};
 use crate::time::UnixMillis;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -220,8 +222,13 @@ fn environment_is_ordered_with_the_rollouts_that_need_it() {
     let mut rollouts = World::new().with_work(400, 64, 0).with_replicas(SPOT, &[16; 4]);
     let ordered = rollouts.plan();
     assert_eq!(actions(&ordered), ["raise pool spot from 4 to 8"]);
-    let outlook = ordered.outlook(&rollouts.seen, 1, Role::Environment);
+    let look = |plan: &ScalePlan, rollouts: &World| {
+        plan.outlook(&rollouts.seen, &rollouts.terms, true, Role::Environment)
+    };
+    let outlook = look(&ordered, &rollouts);
     assert_eq!((outlook.rollout_growth, outlook.is_paused), (2.0, false));
+    let held = ordered.outlook(&rollouts.seen, &rollouts.terms, false, Role::Environment);
+    assert_eq!(held.rollout_growth, 1.0, "a hold on the rollouts: nothing comes");
     let mut environment = World::of_service().with_work(0, 40, 0).with_replicas(SPOT, &[8; 5]);
     environment.seen.service = Some(outlook);
     assert_eq!(actions(&environment.plan()), ["raise pool spot from 5 to 9"], "four at a time");
@@ -231,21 +238,45 @@ fn environment_is_ordered_with_the_rollouts_that_need_it() {
         rollouts.replica_mut(&format!("spot-{replica}")).state = ReplicaState::Starting;
     }
     let waiting = rollouts.plan();
-    assert_eq!(waiting.outlook(&rollouts.seen, 1, Role::Environment).rollout_growth, 2.0);
+    assert_eq!(look(&waiting, &rollouts).rollout_growth, 2.0);
     for replica in 5..9 {
         rollouts.replica_mut(&format!("spot-{replica}")).state = ReplicaState::Ready;
     }
     let settled = rollouts.plan();
-    assert_eq!(settled.outlook(&rollouts.seen, 1, Role::Environment).rollout_growth, 1.0);
+    assert_eq!(look(&settled, &rollouts).rollout_growth, 1.0);
     // Engines that load new weights are no growth that is about to come.
     for replica in 1..8 {
         rollouts.replica_mut(&format!("spot-{replica}")).state = ReplicaState::Loading;
     }
     let spreading = rollouts.plan();
-    let outlook = spreading.outlook(&rollouts.seen, 1, Role::Environment);
+    let outlook = look(&spreading, &rollouts);
     assert_eq!((outlook.rollout_growth, outlook.is_paused), (1.0, true));
     // Nobody knows who is at work: nothing is about to grow.
     rollouts.seen.replicas = Signal::unknown("test");
     let blind = rollouts.plan();
-    assert_eq!(blind.outlook(&rollouts.seen, 1, Role::Environment).rollout_growth, 1.0);
+    assert_eq!(look(&blind, &rollouts).rollout_growth, 1.0);
+}
+
+/// Nodes of scorers that run no agent, or one of another role, do their work all the same.
+#[test]
+fn nodes_from_which_nobody_ever_reported_are_left_alone() {
+    let mut world = World::of_service().with_work(0, 8, 0);
+    for name in ["i-1", "i-2"] {
+        world.add_silent(SPOT, name, InstanceState::InService);
+    }
+    let plan = world.plan_for(SECOND * 1200);
+    assert!(!plan.actions.iter().any(|it| matches!(it, Action::Discard { .. })), "{plan}");
+    let said =
+        "no node of this group reports, so none is given up: run ebbtide agent --role reward";
+    assert!(plan.to_string().contains(said), "{plan}");
+    // Where agents do report, one that never does has failed.
+    let mut world = World::of_service().with_work(0, 8, 0).with_replicas(SPOT, &[8]);
+    world.add_silent(SPOT, "i-1", InstanceState::InService);
+    let mut gone = false;
+    for _ in 0..240 {
+        let plan = world.plan();
+        gone |= plan.actions.iter().any(|it| matches!(it, Action::Discard { .. }));
+        world.pass(SECOND * 5);
+    }
+    assert!(gone, "it is terminated by its name");
 }
