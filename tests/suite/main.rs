@@ -27,6 +27,7 @@ mod python;
 mod queue;
 mod recorded;
 mod resource;
+mod signals;
 mod tidy;
 mod vllm;
 mod whole_loop;

@@ -71,7 +71,7 @@ impl Autoscaler {
         let policy = turn.policy;
         // What nobody orders does not come, and is not paid.
         let is_ordered = self.why_held(policy, turn.reads, Role::Rollout).is_none();
-        let of_rollouts = SizingTerms::from(policy);
+        let of_rollouts = SizingTerms::from(&**policy);
         let ordered = Some(plan).filter(|_| is_ordered);
         past.services.costs.note(policy, Role::Rollout, &rollouts.pools, ordered);
         for role in Role::SERVICES {
