@@ -118,8 +118,8 @@ async fn services_are_sized_by_sqs_and_by_a_stream_and_their_decisions_replay() 
     let url = format!("http://{listen}/status");
     let status: Value = reqwest::get(&url).await.unwrap().json().await.unwrap();
     let of = |role: &str| {
-        let services = status["services"].as_array().unwrap().iter();
-        services.filter(|it| it["role"] == role).next().cloned().expect("it has a row")
+        let services = status["services"].as_array().unwrap();
+        services.iter().find(|it| it["role"] == role).cloned().expect("it has a row")
     };
     assert_eq!((&of("reward")["waiting"], &of("reward")["desired"]), (&5.into(), &3.into()));
     let reasons = of("environment")["reasons"].to_string();
