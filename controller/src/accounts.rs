@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ebbtide_core::ledger::Ledger;
-use ebbtide_core::observation::Observation;
+use ebbtide_core::observation::{Observation, PoolView};
 use ebbtide_core::scale::{ScalePlan, SizingTerms};
 use ebbtide_queue::client::WorkQueue;
 use tokio::time::Instant;
@@ -34,11 +34,12 @@ impl Accounts {
         self.ledger.as_ref()
     }
 
-    /// Counts a tick while this controller leads, under its generation; otherwise takes over what the leader wrote.
+    /// Counts a tick while this controller leads, under its generation, with the pools of services
+    /// and their prices; otherwise takes over what the leader wrote.
     pub async fn keep(
         &mut self,
         reads: &Reads,
-        terms: &SizingTerms,
+        (terms, services): (&SizingTerms, &[(Option<f64>, &PoolView)]),
         observation: &Observation,
         plan: &ScalePlan,
         (queue, generation): (&WorkQueue, Option<u64>),
@@ -59,6 +60,7 @@ impl Accounts {
             status.groups_sealed.saturating_sub(held)
         });
         ledger.count(terms, observation, plan.desired, acknowledged);
+        ledger.count_services(services, now);
         let ledger = *ledger;
         let is_due = self.written.as_ref().is_none_or(|(at, written)| {
             at.elapsed() >= WRITE_EVERY || written.verified_updates != ledger.verified_updates

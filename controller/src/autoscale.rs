@@ -156,7 +156,8 @@ impl Autoscaler {
         let terms = SizingTerms::from(&*policy);
         let plan = plan_scale(&terms, &observation, &past.memory);
         let desk = (&self.queue, self.leadership.borrow().map(|held| held.generation));
-        past.accounts.keep(&reads, &terms, &observation, &plan, desk).await;
+        let services = reads.priced_services(&policy);
+        past.accounts.keep(&reads, (&terms, &services), &observation, &plan, desk).await;
 
         past.memory = plan.memory.clone();
         let why_held = held.as_ref().map(|held| held.why.clone());

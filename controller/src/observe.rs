@@ -55,6 +55,12 @@ pub struct Reads {
 }
 
 impl Reads {
+    /// The pools of the services, each with the price of its nodes.
+    pub(crate) fn priced_services(&self, policy: &FleetPolicy) -> Vec<(Option<f64>, &PoolView)> {
+        let price = |view: &PoolView| policy.pool(&view.name)?.dollars_per_node_hour;
+        self.service_pools.values().flatten().map(|view| (price(view), view)).collect()
+    }
+
     /// The pools of one worker group.
     pub(crate) fn pools_of(&self, role: Role) -> &[PoolView] {
         match role {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::observation::{InstanceState, Observation, PoolSize};
+use crate::observation::{InstanceState, Observation, PoolSize, PoolView};
 use crate::policy::Market;
 use crate::scale::SizingTerms;
 use crate::time::UnixMillis;
@@ -35,7 +35,13 @@ pub struct Ledger {
     pub on_demand_dollars: f64,
     /// Dollars of the trainer, while its price and size are known.
     pub trainer_dollars: f64,
-    /// Seconds of rollout nodes whose price is unknown.
+    /// Dollars of the nodes of scorers and environments.
+    #[serde(default)]
+    pub service_dollars: f64,
+    /// Up to when these are counted; none before there was a look.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub services_counted_to: Option<UnixMillis>,
+    /// Seconds of nodes whose price is unknown, the trainer's left out.
     pub unpriced_node_seconds: f64,
     /// Seconds for which the trainer's price or size was unknown.
     pub unpriced_trainer_seconds: f64,
@@ -97,9 +103,7 @@ impl Ledger {
         for (view, size) in seen.pools.iter().zip(sizes) {
             let pool = terms.pools.iter().find(|pool| pool.name == view.name);
             let Some(pool) = pool else { continue };
-            let is_paid = |state| state != InstanceState::Aside;
-            let nodes = size.instances.iter().filter(|instance| is_paid(instance.state)).count();
-            let node_seconds = as_f64(nodes) * seconds;
+            let node_seconds = paid_nodes(size) * seconds;
             match (pool.dollars_per_node_hour, pool.market) {
                 (Some(price), Market::Spot) => self.spot_dollars += price * hours(node_seconds),
                 (Some(price), Market::OnDemand) => {
@@ -119,6 +123,23 @@ impl Ledger {
         match cheapest(terms, Market::OnDemand) {
             Some(price) => self.on_demand_node_dollars += price * hours(seconds),
             None => self.unpriced_on_demand_seconds += seconds,
+        }
+    }
+
+    /// Counts the pools of scorers and environments up to this moment, each with its price. As
+    /// above, an unknown size is made up for with the next look.
+    pub fn count_services(&mut self, pools: &[(Option<f64>, &PoolView)], now: UnixMillis) {
+        let sized = pools.iter().map(|(price, view)| Some((*price, view.size.known()?)));
+        let Some(sized) = sized.collect::<Option<Vec<_>>>() else { return };
+        let since = self.services_counted_to.unwrap_or(now);
+        self.services_counted_to = Some(since.max(now));
+        let seconds = now.since(since).as_secs_f64();
+        for (price, size) in sized {
+            let node_seconds = paid_nodes(size) * seconds;
+            match price {
+                Some(price) => self.service_dollars += price * hours(node_seconds),
+                None => self.unpriced_node_seconds += node_seconds,
+            }
         }
     }
 
@@ -150,12 +171,17 @@ impl Ledger {
         self.spare_groups -= verified * groups;
     }
 
-    /// Dollars of all rollout nodes, and of the trainer as far as they are known.
+    /// Dollars of all nodes that are sized, and of the trainer as far as they are known.
     pub fn dollars(&self) -> f64 {
-        self.spot_dollars + self.on_demand_dollars + self.trainer_dollars
+        self.spot_dollars + self.on_demand_dollars + self.beside_rollouts()
     }
 
-    /// Whether every rollout node had a price.
+    /// What stands beside the rollouts, whatever fleet these are.
+    fn beside_rollouts(&self) -> f64 {
+        self.trainer_dollars + self.service_dollars
+    }
+
+    /// Whether every node that is sized had a price.
     pub fn is_priced(&self) -> bool {
         self.unpriced_node_seconds == 0.0
     }
@@ -170,19 +196,19 @@ impl Ledger {
         self.per_update(self.is_priced().then(|| self.dollars()))
     }
 
-    /// What a fleet of the largest size that was desired would have cost on demand, the trainer
-    /// included as above; none without a price.
+    /// What a fleet of the largest size that was desired would have cost on demand, trainer and
+    /// services included as above; none without a price.
     pub fn static_on_demand_dollars(&self) -> Option<f64> {
         let is_priced = self.unpriced_on_demand_seconds == 0.0 && self.peak_nodes > 0;
         let rollouts = f64::from(self.peak_nodes) * self.on_demand_node_dollars;
-        is_priced.then_some(rollouts + self.trainer_dollars)
+        is_priced.then_some(rollouts + self.beside_rollouts())
     }
 
     /// The same on Spot, as if Spot had always been there.
     pub fn static_spot_dollars(&self) -> Option<f64> {
         let is_priced = self.unpriced_spot_seconds == 0.0 && self.peak_nodes > 0;
         let rollouts = f64::from(self.peak_nodes) * self.spot_node_dollars;
-        is_priced.then_some(rollouts + self.trainer_dollars)
+        is_priced.then_some(rollouts + self.beside_rollouts())
     }
 
     /// Dollars of one verified update, had all of them cost so much.
@@ -206,6 +232,10 @@ impl Ledger {
         } else {
             "the trainer left out (its price or size is unknown)".to_owned()
         };
+        let services = match self.service_dollars {
+            0.0 => String::new(),
+            dollars => format!("scorers and environments ${dollars:.2}, "),
+        };
         let least = if self.is_priced() { "" } else { "at least " };
         let each = self.dollars_per_verified_update();
         let each = each.map_or(String::new(), |each| format!(", ${each:.4} per verified update"));
@@ -213,7 +243,7 @@ impl Ledger {
         let mut lines = vec![
             format!("estimated {least}${:.2}{each}", self.dollars()),
             format!(
-                "Spot ${:.2}, on demand ${:.2}, {trainer}",
+                "Spot ${:.2}, on demand ${:.2}, {services}{trainer}",
                 self.spot_dollars, self.on_demand_dollars
             ),
             format!("{updates} updates, {verified} verified, since {}", self.began_at),
@@ -242,6 +272,12 @@ impl Ledger {
 fn cheapest(terms: &SizingTerms, market: Market) -> Option<f64> {
     let pools = terms.pools.iter().filter(|pool| pool.market == market);
     pools.filter_map(|pool| pool.dollars_per_node_hour).reduce(f64::min)
+}
+
+/// Nodes that cost something.
+fn paid_nodes(size: &PoolSize) -> f64 {
+    let is_paid = |state| state != InstanceState::Aside;
+    as_f64(size.instances.iter().filter(|instance| is_paid(instance.state)).count())
 }
 
 fn hours(seconds: f64) -> f64 {

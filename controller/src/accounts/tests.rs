@@ -70,7 +70,7 @@ impl Scene {
         let seen = observe::build(&reads, 1, self.now);
         let generation = leads.then_some(1);
         let plan = plan_scale(&self.terms, &seen, &ScaleMemory::default());
-        accounts.keep(&reads, &self.terms, &seen, &plan, (&self.queue, generation)).await;
+        accounts.keep(&reads, (&self.terms, &[]), &seen, &plan, (&self.queue, generation)).await;
     }
 
     async fn kept(&self) -> Option<Ledger> {

@@ -10,6 +10,7 @@ use super::Maker;
 pub(crate) struct MoneyMetrics {
     dollars: CounterVec,
     trainer_dollars: Counter,
+    service_dollars: Counter,
     unpriced: Counter,
     updates: IntCounter,
     verified: IntCounter,
@@ -28,9 +29,13 @@ impl MoneyMetrics {
                 "cost_trainer_dollars_total",
                 "Estimated dollars of the trainer, while its price and size are known.",
             )))?,
+            service_dollars: make.add(Counter::with_opts(make.opts(
+                "cost_service_dollars_total",
+                "Estimated dollars of the nodes of scorers and environments.",
+            )))?,
             unpriced: make.add(Counter::with_opts(make.opts(
                 "cost_unpriced_node_seconds_total",
-                "Seconds of rollout nodes without a price, which no estimate contains.",
+                "Seconds of nodes without a price, which no estimate contains.",
             )))?,
             updates: make.counter("policy_updates_total", "Updates since the ledger began.")?,
             verified: make.counter("verified_policy_updates_total", "Those that are verified.")?,
@@ -55,6 +60,7 @@ impl MoneyMetrics {
             raise(&self.dollars.with_label_values(&[market]), dollars);
         }
         raise(&self.trainer_dollars, ledger.trainer_dollars);
+        raise(&self.service_dollars, ledger.service_dollars);
         raise(&self.unpriced, ledger.unpriced_node_seconds);
         self.updates.inc_by(ledger.updates.saturating_sub(self.updates.get()));
         self.verified.inc_by(ledger.verified_updates.saturating_sub(self.verified.get()));

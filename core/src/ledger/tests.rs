@@ -121,3 +121,26 @@ fn ledger_reads_back_as_it_was_written() {
     let read: Ledger = serde_json::from_value(fields).expect("read");
     assert_eq!(read, ledger);
 }
+
+#[test]
+fn services_cost_beside_every_fleet_and_their_unknown_sizes_are_made_up_for() {
+    let mut world = world();
+    let mut ledger = Ledger::begin(world.seen.now);
+    let scorers = world.seen.pools[ON_DEMAND].clone();
+    ledger.count_services(&[(Some(3.0), &scorers)], world.seen.now);
+    count(&mut ledger, &mut world, HOUR);
+    let away = PoolView::unread(scorers.name.clone(), "away");
+    ledger.count_services(&[(Some(3.0), &away)], world.seen.now);
+    count(&mut ledger, &mut world, HOUR);
+    let fleet = ledger.static_spot_dollars().expect("priced");
+    ledger.count_services(&[(Some(3.0), &scorers)], world.seen.now);
+    assert_near(ledger.service_dollars, 6.0);
+    assert_near(ledger.dollars(), 40.0 + 60.0 + 200.0 + 6.0);
+    assert_near(ledger.static_spot_dollars().expect("priced"), fleet + 6.0);
+    let lines = ledger.to_lines().join("\n");
+    let line = "Spot $40.00, on demand $60.00, scorers and environments $6.00, the trainer $200.00";
+    assert!(lines.contains(line), "{lines}");
+    world.pass(HOUR);
+    ledger.count_services(&[(None, &scorers)], world.seen.now);
+    assert!(!ledger.is_priced(), "without a price it is told");
+}
