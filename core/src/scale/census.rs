@@ -56,6 +56,8 @@ pub(super) struct PoolCount<'a> {
     pub room: u32,
     /// Replicas that may be asked to leave before the provider's own least size is met.
     pub spare: u32,
+    /// Nodes that may be terminated before that, the same left out.
+    pub spare_nodes: u32,
     /// Nodes that count, those that came too late left out.
     pub counted: u32,
     /// Whether AWS has just taken an instance of it, so that others come first.
@@ -142,7 +144,9 @@ impl<'a> PoolCount<'a> {
             Standing::Probing => (desired, free.min(1)),
             Standing::Free => (desired, free.min(memory.halved().unwrap_or(u32::MAX))),
         };
-        let spare = (size.desired.saturating_sub(size.floor) / gang).saturating_sub(leaving);
+        let above = size.desired.saturating_sub(size.floor);
+        let spare = (above / gang).saturating_sub(leaving);
+        let spare_nodes = above.saturating_sub(leaving.saturating_mul(gang));
         let tenure = memory.tenure;
         let promised = match tenure {
             Tenure::Open => promised,
@@ -159,6 +163,7 @@ impl<'a> PoolCount<'a> {
             holds,
             room: if may_order { room } else { 0 },
             spare: if may_lower { spare } else { 0 },
+            spare_nodes: if may_lower { spare_nodes } else { 0 },
             counted,
             comes_last: memory.comes_last(now).is_some(),
             has_failed: standing != Standing::Free,
@@ -223,13 +228,15 @@ impl Census<'_> {
         (is_leaving && self.is_counted(replica)).then_some(pool)
     }
 
-    /// Whether every instance of the replica still counts in some pool.
+    /// Whether the replica is whole and every instance of it still counts in some pool. A part of
+    /// a group counts as none, so that it can neither be missed nor kept.
     pub fn is_counted(&self, replica: &ReplicaView) -> bool {
         let counts = |instance: &InstanceId| {
             self.places.get(instance).is_some_and(|place| place.state.counts())
         };
         let instances = replica.nodes.iter().map(|node| node.instance.as_ref());
-        !replica.nodes.is_empty() && instances.into_iter().all(|id| id.is_some_and(counts))
+        let gang = usize::try_from(self.gang).unwrap_or(usize::MAX);
+        replica.nodes.len() >= gang && instances.into_iter().all(|id| id.is_some_and(counts))
     }
 
     /// The instances of a replica that still count in some pool.

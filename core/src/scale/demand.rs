@@ -4,12 +4,13 @@
 //! |---|---|
 //! | below its target | what the pace needs, as far as there is work, or replicas that run |
 //! | target to maximum | what the pace needs; what runs, while the pace is not measured |
-//! | at its maximum | a little less than the pace needs; none, while the pace is not measured |
+//! | at its maximum | what the pace needs; none, while the pace is not measured |
 //!
 //! *Useful* work is what the trainer can take before it grows too old: `(L + 1) × groups per step`
 //! groups less what the trainer has before it (admission rule of AReaL). *Pace* is Little's law:
 //! samples that must be in flight = samples per second that the trainer consumes × seconds that one
-//! takes. A replica goes only when half a one less would do, so that noise moves nothing.
+//! takes. A replica goes only when half a one less would do, so that noise moves nothing. A surplus
+//! in the buffer makes it go sooner, never one that the pace needs: it would have to come back.
 //!
 //! Little work alone never lowers: an empty queue may hide an error, a step that ends, or a
 //! producer that pauses. Only a full buffer, a measured pace or the end of the run lowers.
@@ -121,7 +122,7 @@ fn judge_buffer(
     let (target, max) = (step.target_groups, step.max_groups);
     if buffered >= max {
         reasons.push(Reason::BufferFull { stock, max: whole(max.ceil()) });
-        let by_pace = needs(buffered - target).map_or(0, |needed| whole(needed.floor()));
+        let by_pace = needs(0.0).map_or(0, |needed| kept(needed, running));
         note_pace(measured, by_pace, reasons);
         return (by_pace.min(by_work), 0);
     }
@@ -131,7 +132,8 @@ fn judge_buffer(
             reasons.push(Reason::PaceUnmeasured);
             return (running, by_work);
         };
-        let by_pace = settled(needed, running);
+        let least = needs(0.0).map_or(0, |needed| kept(needed, running));
+        let by_pace = settled(needed, running).max(least);
         note_pace(measured, by_pace, reasons);
         return (by_pace.min(by_work.max(running)), by_work);
     }
@@ -158,6 +160,11 @@ fn judge_buffer(
 pub(super) fn settled(needed: f64, running: u32) -> u32 {
     let with_slack = needed + SLACK_REPLICAS.max(SLACK_SHARE * needed);
     whole(needed.ceil()).max(whole(with_slack.ceil()).min(running))
+}
+
+/// Of so many that run, those that must stay for what is needed, measured with some error.
+fn kept(needed: f64, running: u32) -> u32 {
+    whole((needed * (1.0 + SLACK_SHARE)).ceil()).min(running)
 }
 
 /// Replicas that the useful part of the known work occupies.

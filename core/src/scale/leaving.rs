@@ -12,9 +12,10 @@ use super::plan::Action;
 use super::reason::{CapacityReason, Reason};
 use super::removal::{Removal, is_asked, is_free};
 use super::terms::SizingTerms;
-use crate::ids::NodeName;
+use crate::ids::{NodeName, ReplicaId};
 use crate::observation::{
-    DrainPurpose, DrainStage, InstanceId, NodeView, Observation, ReplicaState, ReplicaView,
+    DrainPurpose, DrainStage, DrainView, InstanceId, NodeView, Observation, ReplicaState,
+    ReplicaView,
 };
 use crate::policy::{Market, PoolName};
 
@@ -75,7 +76,7 @@ pub(super) fn discard_unjoined(
         else {
             continue;
         };
-        let (pool, spare) = (pool.terms.name.clone(), at(pool.spare.saturating_mul(terms.gang())));
+        let (pool, spare) = (pool.terms.name.clone(), at(pool.spare_nodes));
         let instances = u32::try_from(late.never_joined.len()).unwrap_or(u32::MAX);
         reasons.push(CapacityReason::NeverJoined { pool: pool.clone(), instances }.into());
         let instances = late.never_joined.iter().take(spare.min(left)).cloned();
@@ -187,5 +188,33 @@ fn may_leave(census: &Census<'_>, replica: &ReplicaView) -> bool {
             | ReplicaState::NotReady
             | ReplicaState::Ready
     );
-    is_at_work && !replica.has_notice && replica.drain.is_none() && census.is_counted(replica)
+    let is_free = is_at_work && replica.drain.is_none();
+    let may_be_asked = is_free || passing_drain(replica).is_some();
+    may_be_asked && !replica.has_notice && census.is_counted(replica)
+}
+
+/// The drain of a replica that AWS advised to leave and that would return to work by itself.
+fn passing_drain(replica: &ReplicaView) -> Option<&DrainView> {
+    let is_out = matches!(replica.state, ReplicaState::Draining | ReplicaState::Drained);
+    let drain = replica.drain.as_ref()?;
+    let passes = drain.purpose == DrainPurpose::Passing && drain.stage < DrainStage::Terminating;
+    (replica.is_advised && is_out && passes).then_some(drain)
+}
+
+/// Takes back the passing drains of those that are asked to go for good: a drain that stands keeps
+/// its reason.
+pub(super) fn take_over_passing(census: &Census<'_>, actions: &mut Vec<Action>) {
+    let asked = |id: &ReplicaId| {
+        let replica = census.replicas.iter().find(|replica| replica.id == *id)?;
+        Some(passing_drain(replica)?.request_id.clone())
+    };
+    let taken_over = std::mem::take(actions).into_iter().flat_map(|action| {
+        let passing = match &action {
+            Action::RequestDrain { replica, .. } => asked(replica)
+                .map(|request_id| Action::CancelDrain { replica: replica.clone(), request_id }),
+            _ => None,
+        };
+        passing.into_iter().chain([action])
+    });
+    actions.extend(taken_over);
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::arrivals::{Arrivals, Late};
 use super::bench::PoolMemory;
 use super::breaker::Breaker;
+use super::clock::CountedClock;
 use super::deadline::Schedule;
 use super::demand::is_buffer_filled;
 use super::groups::PartialGroups;
@@ -42,6 +43,8 @@ pub struct ScaleMemory {
     pub(super) pools: BTreeMap<PoolName, PoolMemory>,
     pub(super) highest: WishWindow,
     pub(super) lowest: WishWindow,
+    /// Time in which more could be asked for.
+    pub(super) raise_clock: CountedClock,
     /// Instances that AWS takes, as far as they were taken note of.
     pub(super) reclaimed: BTreeSet<InstanceId>,
     pub(super) swap: SwapMemory,
@@ -81,6 +84,7 @@ impl Default for ScaleMemory {
             pools: BTreeMap::new(),
             highest: WishWindow::new(Keep::Largest),
             lowest: WishWindow::new(Keep::Smallest),
+            raise_clock: CountedClock::default(),
             reclaimed: BTreeSet::new(),
             swap: SwapMemory::default(),
             arrivals: Arrivals::default(),
@@ -138,6 +142,7 @@ impl ScaleMemory {
         let Action::Raise { from, to, .. } = action else { return };
         match result {
             ActionResult::Done => {
+                pool.writer.note_raised(self.planned_at);
                 pool.note_granted();
                 self.breaker.note_launch(self.planned_at);
             }

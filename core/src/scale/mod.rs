@@ -14,6 +14,7 @@ mod arrivals;
 mod bench;
 mod breaker;
 mod census;
+mod clock;
 mod deadline;
 mod demand;
 mod groups;
@@ -104,6 +105,7 @@ pub fn plan_scale(
         Ok(census) => census,
         Err(reasons) => {
             memory.pace = memory.pace.advance(observation, look.is_sync, false);
+            memory.raise_clock = memory.raise_clock.advance(observation.now, false);
             let (running, wish, desired) = (None, None, None);
             let (bottleneck, actions) = (look.bottleneck, Vec::new());
             return ScalePlan { running, wish, desired, bottleneck, actions, reasons, memory };
@@ -155,7 +157,11 @@ fn judge_need(
     let urgency = memory.schedule.judge(terms, time, (demand.wish, settled), observation.now);
     let wish = urgency.raise(demand.wish, demand.useful, reasons);
     memory.pace = memory.pace.advance(observation, is_sync, demand.is_firm);
-    let mut sizes = stabilize(terms, memory, census, wish, demand.is_firm, reasons);
+    // What is known asks for more whatever is unknown; only engines that stand still for weights
+    // ask for nothing.
+    let may_raise = demand.is_firm || !is_sync;
+    memory.raise_clock = memory.raise_clock.advance(observation.now, may_raise);
+    let mut sizes = stabilize(terms, memory, census, wish, (demand.is_firm, may_raise), reasons);
     let step_remaining = memory.iteration.step_remaining(observation.now);
     let limits = RaiseLimits { terms, bottleneck: &look.bottleneck, step_remaining };
     sizes.raise_to = memory.guard.bound(&limits, settled, sizes.raise_to, reasons);
@@ -198,6 +204,7 @@ fn act(
         reasons.push(Reason::NoAgents { role: terms.role });
     }
     memory.groups.plan(terms, census, &memory.arrivals, now, &mut actions, reasons);
+    leaving::take_over_passing(census, &mut actions);
     let cancelled = actions.clone();
     leaving::retire_drained(census, &mut actions, reasons);
     drop_contradictions(&mut actions, &cancelled);
@@ -210,7 +217,7 @@ fn stabilize(
     memory: &mut ScaleMemory,
     census: &Census<'_>,
     wish: u32,
-    is_firm: bool,
+    (is_firm, may_raise): (bool, bool),
     reasons: &mut Vec<Reason>,
 ) -> Sizes {
     let desired = terms.clamp(wish);
@@ -221,20 +228,23 @@ fn stabilize(
     }
     let (up, down) = (terms.stabilization_up, terms.stabilization_down);
     let at = memory.pace.counted();
+    let raise_at = memory.raise_clock.counted();
     if is_firm {
         memory.highest.push(desired, down, at);
-        memory.lowest.push(desired, up, at);
+    }
+    if may_raise {
+        memory.lowest.push(desired, up, raise_at);
     }
     let settled_up = if up.is_zero() {
         Some(desired)
     } else {
-        memory.lowest.settled(up, at).filter(|_| is_firm)
+        memory.lowest.settled(up, raise_at).filter(|_| may_raise)
     };
     let minimum = terms.clamp(0);
     let raise_to = settled_up.unwrap_or(minimum).max(minimum);
     let running = census.running_promised();
     if raise_to < desired && running < desired {
-        let remaining = memory.lowest.remaining(up, at);
+        let remaining = memory.lowest.remaining(up, raise_at);
         reasons.push(Reason::Stabilizing { direction: Direction::Up, wanted: desired, remaining });
     }
     let lower_to = memory.highest.settled(down, at).filter(|_| is_firm);

@@ -25,7 +25,7 @@ const SAMPLES_WINDOW: f64 = 512.0;
 const TURNOVERS_WINDOW: f64 = 16.0;
 
 /// Longest time between two observations that is believed to have been alike throughout.
-const GAP_MAX: Duration = Duration::from_secs(600);
+pub(super) const GAP_MAX: Duration = Duration::from_secs(600);
 
 /// Fewest updates before their length is believed.
 const STEPS_MIN: f64 = 3.0;

@@ -21,6 +21,7 @@ use super::census::{Census, PoolCount};
 use super::leaving::choose_victims;
 use super::plan::{Action, LeaveReason};
 use super::reason::{CapacityReason, Reason, SwapStep};
+use super::removal::is_asked;
 use super::spending::Spending;
 use super::terms::SizingTerms;
 use crate::ids::ReplicaId;
@@ -189,7 +190,10 @@ impl SwapView<'_> {
     fn is_at_rest(&self) -> bool {
         let (promised, present) = (self.census.running_promised(), self.census.running_present());
         let needs_all = self.sizes.lower_to.is_some_and(|lower_to| lower_to >= present);
-        needs_all && self.sizes.raise_to <= promised && promised == present
+        // One that was asked to go could stay in the place of what would be launched.
+        let leaves = |it: &ReplicaView| is_asked(it) && self.census.is_counted(it);
+        let is_left = self.census.replicas.iter().any(leaves);
+        needs_all && self.sizes.raise_to <= promised && promised == present && !is_left
     }
 
     fn may_receive(&self, pool: &PoolCount<'_>) -> bool {

@@ -18,6 +18,8 @@ pub(super) struct WriterMemory {
     asked: Option<u32>,
     /// Looks in a row that showed another size.
     strange_looks: u32,
+    /// When a size was last asked for although another was found than before.
+    written_back_at: Option<UnixMillis>,
     conflict: Option<Conflict>,
 }
 
@@ -38,6 +40,13 @@ impl WriterMemory {
         self.asked = asked;
     }
 
+    /// More was asked for and granted at `now`.
+    pub fn note_raised(&mut self, now: UnixMillis) {
+        if self.strange_looks > 0 {
+            self.written_back_at = Some(now);
+        }
+    }
+
     /// What is taken to be asked for.
     pub fn asked(&self) -> Option<u32> {
         self.asked
@@ -50,7 +59,9 @@ impl WriterMemory {
             return;
         };
         self.strange_looks += 1;
-        if self.strange_looks >= CONFLICT_LOOKS {
+        // Who sets it again after it was written back once does so on purpose, however seldom.
+        let is_fought = self.written_back_at.is_some_and(|at| now.since(at) < CONFLICT_WINDOW);
+        if self.strange_looks >= CONFLICT_LOOKS || is_fought {
             self.conflict = Some(Conflict { until: now.plus(CONFLICT_WINDOW), asked, found });
             (self.asked, self.strange_looks) = (Some(found), 0);
         }

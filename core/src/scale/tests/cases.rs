@@ -92,6 +92,27 @@ fn failed_signal_holds_what_runs_while_others_may_raise() {
     assert_eq!((plan.desired, actions(&plan)), (Some(40), vec![]), "{plan}");
 }
 
+/// Case T05 of autoscaling, where more must be needed for a while: the failed signal stops no clock.
+#[test]
+fn failed_signal_lets_others_raise_after_their_window() {
+    let mut world = World::new().with_bounds(6, 60).with_pace(100, 475);
+    world.terms.concurrency_per_replica = 8;
+    world.terms.stabilization_up = SECOND * 30;
+    let mut world = world.with_replicas(SPOT, &[8; 10]);
+    world.seen.ready = Signal::unknown("timeout");
+    let plan = world.plan_for(SECOND * 25);
+    assert!(plan.is_settled(), "{plan}");
+    let plan = world.plan_for(SECOND * 5);
+    assert_eq!(plan.desired, Some(35), "{plan}");
+    assert_eq!(actions(&plan), ["raise pool spot from 10 to 14"], "{plan}");
+
+    let mut syncing = world.clone().with_phase(TrainerPhase::Sync);
+    syncing.seen.ready = Signal::fresh(0);
+    let before = syncing.plan().memory.raise_clock.counted();
+    syncing.plan_for(SECOND * 30);
+    assert_eq!(syncing.memory.raise_clock.counted(), before, "a pause is no evidence");
+}
+
 /// Case T06 of autoscaling.
 #[test]
 fn minimum_is_raised_without_any_signal() {
@@ -212,6 +233,27 @@ fn advised_node_is_preferred_among_busy_victims() {
     world.replica_mut("spot-2").is_advised = true;
     let plan = world.plan_for(SECOND * 60);
     assert_eq!(actions(&plan), ["ask spot-3 to drain", "ask spot-2 to drain"], "{plan}");
+}
+
+/// Case T28 of autoscaling, where the policy lets such a node drain: its work is handed back already,
+/// and it would return to work by itself.
+#[test]
+fn advised_node_that_drains_is_taken_before_one_that_works() {
+    let mut world = World::new().with_work(0, 14, 16).with_replicas(SPOT, &[5, 0, 9]);
+    world.terms.max_changes_per_tick = 1;
+    world.set_drain("spot-2", DrainPurpose::Passing, DrainStage::Drained);
+    world.replica_mut("spot-2").is_advised = true;
+    let plan = world.plan_for(SECOND * 60);
+    let expected = ["cancel the drain of spot-2", "ask spot-2 to drain"];
+    assert_eq!(actions(&plan), expected, "a drain that stands keeps its reason: {plan}");
+    world.apply(&plan);
+    let plan = world.plan();
+    assert_eq!(actions(&plan)[1..], ["terminate spot-2 in pool spot: i-spot-2.0"], "{plan}");
+
+    let mut drill = World::new().with_work(0, 14, 16).with_replicas(SPOT, &[5, 0, 9]);
+    drill.set_drain("spot-2", DrainPurpose::Passing, DrainStage::Drained);
+    let plan = drill.plan_for(SECOND * 60);
+    assert!(!actions(&plan).concat().contains("spot-2"), "a rehearsal is waited for: {plan}");
 }
 
 #[test]

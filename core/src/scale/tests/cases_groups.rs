@@ -148,3 +148,18 @@ fn drain_of_an_ep_group_ends_when_the_node_that_it_lost_is_gone() {
     };
     assert!(plan.actions.contains(&forget), "{plan}");
 }
+
+/// A part of a group that is let go serves nothing: demand takes no such drain back, and the whole
+/// ones beside it are counted in full.
+#[test]
+fn release_of_a_part_of_a_group_is_not_taken_back_for_demand() {
+    let mut world = lossy_world().with_bounds(1, 6);
+    world.size_mut(SPOT).desired = 5;
+    for pool in [SPOT, ON_DEMAND] {
+        world.terms.pools[pool].max_nodes = 5;
+    }
+    world.set_drain("spot-1", DrainPurpose::Sizing, DrainStage::Requested);
+    let plan = world.plan();
+    assert_eq!(plan.running, Some(1), "the whole one: {plan}");
+    assert_eq!(actions(&plan), ["raise pool on-demand from 0 to 3"], "{plan}");
+}

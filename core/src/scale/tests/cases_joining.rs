@@ -168,3 +168,15 @@ fn breaker_that_opens_says_so_in_the_plan() {
     let open = CapacityReason::BreakerOpen { reason: BreakerReason::JoinFailed };
     assert!(plan.reasons.contains(&Reason::Capacity(open)), "{plan}");
 }
+
+/// Case T38 of autoscaling: fewer of them than a group has nodes.
+#[test]
+fn part_of_a_group_that_never_joins_is_terminated_too() {
+    let mut world = World::new().with_work(0, 0, 16).with_bounds(0, 2);
+    world.terms.nodes_per_replica = 3;
+    for id in ["i-x", "i-y"] {
+        world.add_silent(SPOT, id, InstanceState::InService);
+    }
+    let plan = world.plan_for(SECOND * 900);
+    assert_eq!(actions(&plan), ["terminate what never joined in pool spot: i-x, i-y"], "{plan}");
+}

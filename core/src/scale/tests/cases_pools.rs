@@ -84,6 +84,31 @@ fn somebody_else_who_sets_the_size_is_reported_and_not_fought() {
     assert_eq!(writes, 1, "it is written back once in five minutes");
 }
 
+/// Case T08 of autoscaling: the other writer comes by now and then only, as one that synchronises
+/// every quarter of a minute does.
+#[test]
+fn somebody_else_who_sets_the_size_now_and_then_is_not_fought_either() {
+    let mut world = World::new().with_work(60, 0, 0);
+    let raise = world.plan();
+    world.apply(&raise);
+    let (mut writes, mut told) = (0, 0);
+    for look in 0..60 {
+        if look % 3 == 0 {
+            world.size_mut(SPOT).desired = 1;
+            world.size_mut(SPOT).instances.truncate(1);
+        }
+        world.pass(SECOND * 5);
+        let plan = world.plan();
+        let of_spot = |text: &&String| text.starts_with("raise pool spot");
+        writes += actions(&plan).iter().filter(of_spot).count();
+        let is_told = |reason: &Reason| matches!(reason, Reason::ConflictingWriter { .. });
+        told += usize::from(plan.reasons.iter().any(is_told));
+        world.apply(&plan);
+    }
+    assert_eq!(writes, 1, "it is written back once in five minutes");
+    assert!(told > 50, "and that is reported: {told}");
+}
+
 /// Case T33 of autoscaling.
 #[test]
 fn failure_from_before_the_first_look_is_ignored() {

@@ -162,6 +162,19 @@ fn spot_that_is_no_cheaper_is_no_reason_to_move() {
     assert!(world.plan_for(LASTING * 4).is_settled());
 }
 
+/// What was just asked to go could stay instead.
+#[test]
+fn swap_waits_until_nobody_is_on_the_way_out() {
+    let mut world = resting_world(&[16, 0]);
+    world.set_drain("spot-2", DrainPurpose::Sizing, crate::observation::DrainStage::Draining);
+    let plan = world.plan_for(LASTING * 2);
+    assert!(plan.is_settled() && step(&plan).is_none(), "{plan}");
+    let replica = world.replica_mut("spot-2");
+    (replica.drain, replica.state) = (None, ReplicaState::Ready);
+    let (_, plan) = next_move(&mut world);
+    assert_eq!(step(&plan), Some(SwapStep::Launch), "{plan}");
+}
+
 #[test]
 fn unknown_signal_begins_no_swap() {
     let mut world = resting_world(&[16]);

@@ -9,7 +9,7 @@ use super::world::{ON_DEMAND, SPOT, World};
 use crate::observation::{DrainPurpose, DrainStage, ReplicaState, Signal, TrainerPhase};
 use crate::scale::{Action, CapacityReason, LeaveReason, Reason, SwapStep, plan_scale};
 
-const PHASES: [TrainerPhase; 5] = [
+pub(super) const PHASES: [TrainerPhase; 5] = [
     TrainerPhase::Train,
     TrainerPhase::Sync,
     TrainerPhase::Wait,
@@ -17,14 +17,14 @@ const PHASES: [TrainerPhase; 5] = [
     TrainerPhase::Done,
 ];
 
-const STAGES: [DrainStage; 4] =
+pub(super) const STAGES: [DrainStage; 4] =
     [DrainStage::Requested, DrainStage::Draining, DrainStage::Drained, DrainStage::Terminating];
 
-const PURPOSES: [DrainPurpose; 4] =
+pub(super) const PURPOSES: [DrainPurpose; 4] =
     [DrainPurpose::Sizing, DrainPurpose::Reclaim, DrainPurpose::Passing, DrainPurpose::Others];
 
 /// Which signals are unknown, one bit each.
-fn blind(world: &mut World, bits: u8) {
+pub(super) fn blind(world: &mut World, bits: u8) {
     let seen = &mut world.seen;
     let why = || Signal::unknown("test");
     let has = |bit: u8| bits & (1 << bit) != 0;

@@ -1,6 +1,8 @@
 //! Whole runs in small: what is planned happens, with its delays, and the planner sees what
 //! follows. Work flows evenly; what matters here is what the planner does over hours.
 
+mod noise;
+
 use std::time::Duration;
 
 use super::world::{SPOT, World};

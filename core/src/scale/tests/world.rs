@@ -268,7 +268,8 @@ impl World {
         let gang = usize::from(self.terms.nodes_per_replica);
         loop {
             let size = self.size_mut(pool);
-            let free = usize::try_from(size.desired).expect("few") - size.counted().count();
+            let wanted = usize::try_from(size.desired).expect("few");
+            let free = wanted.saturating_sub(size.counted().count());
             if free < gang {
                 return;
             }
@@ -287,7 +288,7 @@ impl World {
     fn remove(&mut self, pool: usize, instances: &[InstanceId]) {
         let size = self.size_mut(pool);
         size.instances.retain(|instance| !instances.contains(&instance.id));
-        size.desired -= u32::try_from(instances.len()).expect("few");
+        size.desired = size.desired.saturating_sub(u32::try_from(instances.len()).expect("few"));
         self.seen.gone.extend(instances.iter().cloned());
     }
 
