@@ -13,6 +13,7 @@ mod cases_reserved;
 mod cases_swap;
 mod goals;
 mod golden;
+mod histories;
 mod laws;
 mod limits;
 mod services;
