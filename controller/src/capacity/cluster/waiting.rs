@@ -4,38 +4,48 @@
 //! only when it lasts. How long it has lasted is measured here, on this process's own clock; when
 //! it began is the API server's word.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ebbtide_core::observation::{Activities, FailureKind, LaunchFailure};
+use ebbtide_core::time::UnixMillis;
 use tokio::time::Instant;
 
 use super::pod::SeenPod;
 
-/// Pods that wait for a node, and since when they were seen to.
+/// Pods that wait for a node, by pool.
 #[derive(Default)]
 pub(in crate::capacity) struct Waiting {
-    /// By pool, and by the pod's UID.
-    seen: Mutex<BTreeMap<(String, String), Instant>>,
+    pools: Mutex<BTreeMap<String, PoolWaits>>,
+}
+
+/// Pods of one pool.
+#[derive(Default)]
+struct PoolWaits {
+    /// Since when each was seen to wait, by its UID.
+    seen: BTreeMap<String, Instant>,
+    /// Most pods that had a node at a time since some wait.
+    most_placed: usize,
+    /// When there were more of them for the last time.
+    grown_at: Option<Instant>,
 }
 
 impl Waiting {
     /// The failed launches of a pool, after one more look at its pods. A launch counts as failed
-    /// after `patience`, and again each time as long has passed.
+    /// once no pod of the pool has found a node for `patience`, and again each time as long has
+    /// passed: a pool that fills slowly has capacity.
     pub fn look(&self, pool: &str, pods: &[SeenPod], patience: Duration) -> Activities {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let waits = |pod: &SeenPod| pod.unschedulable.is_some() && pod.node.is_none();
-        let is_there = |uid: &str| pods.iter().any(|pod| pod.uid == uid && waits(pod));
-        seen.retain(|(of, uid), _| of != pool || is_there(uid));
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = pools.entry(pool.to_owned()).or_default();
+        waits.look(pods);
         let mut failures = Vec::new();
-        for pod in pods.iter().filter(|pod| waits(pod)) {
-            let Some((since, message)) = &pod.unschedulable else { continue };
-            let key = (pool.to_owned(), pod.uid.clone());
-            let waited = seen.entry(key).or_insert_with(Instant::now).elapsed();
+        for (pod, since, message) in pods.iter().filter_map(waiting) {
+            let seen = waits.seen.get(&pod.uid).map(Instant::elapsed).unwrap_or_default();
+            let waited = waits.grown_at.map_or(seen, |grown_at| seen.min(grown_at.elapsed()));
             let times = waited.as_millis() / patience.as_millis().max(1);
             if let Some(times) = u32::try_from(times).ok().filter(|times| *times > 0) {
-                let at = since.plus(patience.saturating_mul(times));
+                let at = since.plus(seen - waited).plus(patience.saturating_mul(times));
                 let message = format!("pod {} finds no node: {message}", pod.name);
                 failures.push(LaunchFailure { at, kind: FailureKind::Capacity, message });
             }
@@ -44,9 +54,32 @@ impl Waiting {
     }
 }
 
+impl PoolWaits {
+    fn look(&mut self, pods: &[SeenPod]) {
+        let now = Instant::now();
+        let wait: BTreeSet<&str> =
+            pods.iter().filter_map(waiting).map(|(pod, ..)| pod.uid.as_str()).collect();
+        self.seen.retain(|uid, _| wait.contains(uid.as_str()));
+        let placed = pods.iter().filter(|pod| pod.counts()).count();
+        if self.seen.is_empty() {
+            (self.most_placed, self.grown_at) = (placed, None);
+        } else if placed > self.most_placed {
+            (self.most_placed, self.grown_at) = (placed, Some(now));
+        }
+        for uid in wait {
+            self.seen.entry(uid.to_owned()).or_insert(now);
+        }
+    }
+}
+
+/// A pod that no node can take, since when, and what the scheduler says.
+fn waiting(pod: &SeenPod) -> Option<(&SeenPod, UnixMillis, &str)> {
+    let (since, message) = pod.unschedulable.as_ref().filter(|_| pod.node.is_none())?;
+    Some((pod, *since, message))
+}
+
 #[cfg(test)]
 mod tests {
-    use ebbtide_core::time::UnixMillis;
     use serde_json::json;
 
     use super::*;
@@ -109,5 +142,30 @@ mod tests {
             1,
             "pools are apart"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pool_that_fills_slowly_has_not_failed_until_it_stands_still() {
+        let (waiting, minute) = (Waiting::default(), Duration::from_mins(1));
+        let named =
+            |number: usize, node: Option<&str>| SeenPod { uid: number.to_string(), ..pod(node) };
+        let mut pods: Vec<SeenPod> = (0..12).map(|number| named(number, None)).collect();
+        for number in 0..10 {
+            assert_eq!(waiting.look("spot", &pods, PATIENCE).failures, [], "minute {number}");
+            tokio::time::advance(minute).await;
+            pods[number] = named(number, Some("n1"));
+        }
+        // From here on a pod is moved, and no other one finds a node.
+        waiting.look("spot", &pods, PATIENCE);
+        for node in [None, Some("n2"), None, Some("n1")] {
+            tokio::time::advance(minute).await;
+            pods[0] = named(0, node);
+            assert_eq!(waiting.look("spot", &pods, PATIENCE).failures, []);
+        }
+        tokio::time::advance(minute).await;
+        let failures = waiting.look("spot", &pods, PATIENCE).failures;
+        let began_at = UnixMillis(1_767_225_600_000);
+        assert_eq!(failures.len(), 2, "{failures:?}");
+        assert_eq!(failures[0].at, began_at.plus(10 * minute).plus(PATIENCE));
     }
 }

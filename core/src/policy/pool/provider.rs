@@ -65,8 +65,8 @@ pub struct ScaleTarget {
     pub name: ObjectName,
     /// `namespace`: none is the controller's own.
     pub namespace: Option<NamespaceName>,
-    /// `unschedulableTimeout`: how long a pod may find no node until that is a failed launch.
-    /// Default 5m, 1s to 1h.
+    /// `unschedulableTimeout`: how long pods may wait for nodes, with none of the pool finding one,
+    /// until that is a failed launch. Default 5m, 1s to 1h.
     pub unschedulable_timeout: Duration,
 }
 
@@ -88,8 +88,8 @@ pub struct WorkersTemplate {
     pub template: ObjectName,
     /// `namespace`: none is the controller's own.
     pub namespace: Option<NamespaceName>,
-    /// `unschedulableTimeout`: how long a pod may find no node until that is a failed launch.
-    /// Default 5m, 1s to 1h.
+    /// `unschedulableTimeout`: how long pods may wait for nodes, with none of the pool finding one,
+    /// until that is a failed launch. Default 5m, 1s to 1h.
     pub unschedulable_timeout: Duration,
 }
 
