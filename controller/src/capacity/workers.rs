@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use ebbtide_core::observation::{InstanceId, InstanceView, PoolSize, PoolView, Signal};
 use ebbtide_core::policy::{Pool, Provider, WorkersTemplate};
+use futures::{StreamExt, TryStreamExt, stream};
 use kube::Client;
 use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams, PropagationPolicy};
 
@@ -20,6 +21,10 @@ use super::cluster::pod::{SeenPod, in_the_way};
 use super::cluster::{Cluster, Waiting, is_absent, is_taken, leader_worker_sets, within};
 use super::{Capacity, CapacityError, look_at_each};
 use copies::{Copies, TEMPLATE_LABEL};
+
+/// Copies that are made at a time: in a busy cluster each takes up to a second, and all that one
+/// decision asks for must be there within the time of one call.
+const CREATIONS_AT_A_TIME: usize = 8;
 
 /// Copies of templates in one cluster.
 pub struct WorkersCapacity {
@@ -41,14 +46,20 @@ impl WorkersCapacity {
     async fn read(&self, workers: &WorkersTemplate) -> Result<Copies, CapacityError> {
         let sets = self.sets(workers);
         let template = within("get of the template", sets.get(workers.template.as_str())).await?;
-        let list = ListParams::default();
-        let all = within("list of LeaderWorkerSets", sets.list(&list)).await?;
-        Copies::read(template, all.items)
+        let list = ListParams::default().labels(&of_template(workers));
+        let labelled = within("list of LeaderWorkerSets", sets.list(&list)).await?;
+        Copies::read(template, labelled.items)
+    }
+
+    /// The names of all sets, the template's own and those of others.
+    async fn names(&self, workers: &WorkersTemplate) -> Result<BTreeSet<String>, CapacityError> {
+        let (sets, list) = (self.sets(workers), ListParams::default());
+        let all = within("list of names", sets.list_metadata(&list)).await?;
+        Ok(all.items.into_iter().filter_map(|set| set.metadata.name).collect())
     }
 
     async fn pods(&self, workers: &WorkersTemplate) -> Result<Vec<SeenPod>, CapacityError> {
-        let selector = format!("{TEMPLATE_LABEL}={}", workers.template);
-        self.cluster.seen_pods(space(workers), &selector).await
+        self.cluster.seen_pods(space(workers), &of_template(workers)).await
     }
 
     async fn look(&self, pool: &Pool) -> Result<PoolView, CapacityError> {
@@ -77,6 +88,11 @@ impl WorkersCapacity {
 
 fn space(workers: &WorkersTemplate) -> Option<&str> {
     workers.namespace.as_ref().map(|namespace| namespace.as_str())
+}
+
+/// Selects what is made from a template.
+fn of_template(workers: &WorkersTemplate) -> String {
+    format!("{TEMPLATE_LABEL}={}", workers.template)
 }
 
 fn template_of(pool: &Pool) -> Result<&WorkersTemplate, CapacityError> {
@@ -133,17 +149,20 @@ impl Capacity for WorkersCapacity {
         if copies.nodes() != from || to <= from {
             return Err(CapacityError::moved(pool, from, copies.nodes()));
         }
-        let sets = self.sets(workers);
-        for copy in copies.next(to - from)? {
-            let parameters = PostParams::default();
-            let created = sets.create(&parameters, &copy);
-            match within("creation of a LeaderWorkerSet", created).await {
-                // Another call has made it, whose reply was lost or who leads now.
-                Err(error) if is_taken(&error) => {}
-                created => drop(created?),
+        let (sets, names) = (self.sets(workers), self.names(workers).await?);
+        let creations = copies.next(to - from, &names)?.into_iter().map(|copy| {
+            let sets = &sets;
+            async move {
+                let parameters = PostParams::default();
+                let created = sets.create(&parameters, &copy);
+                match within("creation of a LeaderWorkerSet", created).await {
+                    // Another call has made it, whose reply was lost or who leads now.
+                    Err(error) if is_taken(&error) => Ok(()),
+                    created => created.map(drop),
+                }
             }
-        }
-        Ok(())
+        });
+        stream::iter(creations).buffered(CREATIONS_AT_A_TIME).try_collect().await
     }
 
     async fn terminate(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError> {

@@ -15,7 +15,7 @@ pub(super) const TEMPLATE_LABEL: &str = "ebbtide.dev/template";
 /// Who looks after an object; a copy of what Helm has installed is not Helm's.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
-/// What was read of a template and of all LeaderWorkerSets beside it.
+/// What was read of a template and of the LeaderWorkerSets that bear its label.
 #[derive(Debug)]
 pub(super) struct Copies {
     template: DynamicObject,
@@ -24,14 +24,15 @@ pub(super) struct Copies {
     /// Pods of a group.
     size: u32,
     own: Vec<DynamicObject>,
-    /// Names of all sets, its own and those of others.
-    taken: BTreeSet<String>,
 }
 
 impl Copies {
     /// # Errors
     /// What is named as template runs groups of its own.
-    pub fn read(template: DynamicObject, all: Vec<DynamicObject>) -> Result<Self, CapacityError> {
+    pub fn read(
+        template: DynamicObject,
+        labelled: Vec<DynamicObject>,
+    ) -> Result<Self, CapacityError> {
         let refused = |message: String| CapacityError::Refused {
             what: "use of the template".to_owned(),
             code: "NoTemplate".to_owned(),
@@ -44,16 +45,15 @@ impl Copies {
             let got = format!("LeaderWorkerSet {name} must have replicas: 0, got {replicas}");
             return Err(refused(format!("{got}: it is what others are made from")));
         }
-        let taken = all.iter().filter_map(|set| set.metadata.name.clone()).collect();
         let is_own = |set: &DynamicObject| {
             let labels = set.metadata.labels.as_ref();
             let of = labels.and_then(|labels| labels.get(TEMPLATE_LABEL));
             let mut owners = set.metadata.owner_references.iter().flatten();
             of == Some(&name) && owners.any(|owner| owner.uid == uid)
         };
-        let own = all.into_iter().filter(is_own).collect();
+        let own = labelled.into_iter().filter(is_own).collect();
         let size = size_of(&template);
-        Ok(Self { template, name, uid, size, own, taken })
+        Ok(Self { template, name, uid, size, own })
     }
 
     fn staying(&self) -> impl Iterator<Item = &DynamicObject> {
@@ -76,11 +76,15 @@ impl Copies {
         found.next()?.metadata.uid.as_deref()
     }
 
-    /// The copies that come next, for so many nodes.
+    /// The copies that come next, for so many nodes, under names that nobody has.
     ///
     /// # Errors
     /// They are no whole number of groups.
-    pub fn next(&self, nodes: u32) -> Result<Vec<DynamicObject>, CapacityError> {
+    pub fn next(
+        &self,
+        nodes: u32,
+        taken: &BTreeSet<String>,
+    ) -> Result<Vec<DynamicObject>, CapacityError> {
         let size = self.size;
         if !nodes.is_multiple_of(size) {
             return Err(CapacityError::Refused {
@@ -93,7 +97,7 @@ impl Copies {
             });
         }
         let names = (0_u32..).map(|number| format!("{}-{number}", self.name));
-        let free = names.filter(|name| !self.taken.contains(name));
+        let free = names.filter(|name| !taken.contains(name));
         let wanted = usize::try_from(nodes / size).unwrap_or(usize::MAX);
         Ok(free.take(wanted).map(|name| self.copy(&name)).collect())
     }
@@ -211,13 +215,14 @@ mod tests {
         going.metadata.deletion_timestamp =
             serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
         let all = vec![made("ep-0"), going, set("ep-3", |_| {})];
+        let taken = all.iter().filter_map(|set| set.metadata.name.clone()).collect();
         let copies = Copies::read(set("ep", |_| {}), all).expect("a template");
         assert_eq!(copies.nodes(), 2, "one stays, one goes, one is a stranger's");
         assert!(copies.stays("ep-0") && !copies.stays("ep-1") && !copies.stays("ep-3"));
-        let next = copies.next(4).expect("two groups");
+        let next = copies.next(4, &taken).expect("two groups");
         let names: Vec<_> = next.iter().filter_map(|copy| copy.metadata.name.clone()).collect();
         assert_eq!(names, ["ep-2", "ep-4"]);
-        assert!(copies.next(3).is_err());
+        assert!(copies.next(3, &taken).is_err());
     }
 
     #[test]
