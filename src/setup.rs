@@ -94,11 +94,7 @@ pub fn read_policy(path: &Path) -> anyhow::Result<FleetPolicy> {
 /// # Errors
 /// Everything that is wrong with it, one line each.
 pub fn parse_policy(text: &str, name: &str) -> anyhow::Result<FleetPolicy> {
-    let policy = FleetPolicy::parse(text, name).map_err(|errors| anyhow::anyhow!("{errors}"))?;
-    for key in policy.not_in_force() {
-        tracing::warn!(policy = name, key, "policy key does nothing in this version");
-    }
-    Ok(policy)
+    FleetPolicy::parse(text, name).map_err(|errors| anyhow::anyhow!("{errors}"))
 }
 
 /// How to reach the queue of a policy's run.

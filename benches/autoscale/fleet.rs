@@ -116,6 +116,7 @@ spec:
             phase: TrainerPhase::Train,
             step,
             groups_per_step: self.groups_per_step(),
+            nodes: None,
             heartbeat: UnixMillis(0),
         }
     }

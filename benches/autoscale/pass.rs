@@ -77,6 +77,7 @@ fn passes_over(fleet: Fleet, passes: u64) -> anyhow::Result<Vec<Duration>> {
             view: Ok(fleet.view(now, step)),
             pools: fleet.pool_views(),
             service_pools: BTreeMap::new(),
+            trainer_pool: None,
             gone: [].into(),
             problems: Vec::new(),
         };

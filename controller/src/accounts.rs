@@ -59,7 +59,7 @@ impl Accounts {
             let held = status.sealed_waiting + status.sealed_taken;
             status.groups_sealed.saturating_sub(held)
         });
-        ledger.count(terms, observation, plan.desired, acknowledged);
+        ledger.count(&plan.memory.priced(terms), observation, plan.desired, acknowledged);
         ledger.count_services(services, now);
         let ledger = *ledger;
         let is_due = self.written.as_ref().is_none_or(|(at, written)| {

@@ -16,7 +16,7 @@ use crate::capacity::{CALL_LIMIT, Capacity, CapacityError};
 use crate::fence::{Fence, FenceError};
 
 /// Longest time that one write to the queue takes.
-const QUEUE_WRITE_LIMIT: Duration = Duration::from_secs(4);
+pub(crate) const QUEUE_WRITE_LIMIT: Duration = Duration::from_secs(4);
 
 /// Why an action was not carried out.
 #[derive(Debug, Error)]
@@ -57,7 +57,10 @@ impl Actuator<'_> {
     /// Carries out one action.
     pub async fn carry_out(&self, action: &Action) -> Result<(), ActuateError> {
         match action {
-            Action::Raise { pool, from, to } => self.raise(pool, *from, *to).await,
+            Action::Raise { pool, from, to } => {
+                let gang = self.policy.rollout.nodes_per_replica.into();
+                self.raise(pool, (*from, *to), gang).await
+            }
             Action::RequestDrain { replica, why } => self.request_drain(replica, *why).await,
             Action::CancelDrain { replica, request_id } => {
                 self.report(replica, request_id, DrainState::Cancelled).await
@@ -82,10 +85,15 @@ impl Actuator<'_> {
         }
     }
 
-    async fn raise(&self, name: &PoolName, from: u32, to: u32) -> Result<(), ActuateError> {
+    /// Asks a pool for more nodes, those of a replica whole or not at all.
+    pub async fn raise(
+        &self,
+        name: &PoolName,
+        (from, to): (u32, u32),
+        gang: u32,
+    ) -> Result<(), ActuateError> {
         let pool = self.policy.pool(name).ok_or_else(|| ActuateError::NoSuchPool(name.clone()))?;
         self.fence.claim("raise", &format!("{name}.{from}-{to}"), CALL_LIMIT).await?;
-        let gang = self.policy.nodes_per_replica_in(name).into();
         within_limit("raise", self.capacity.raise(pool, from, to, gang)).await
     }
 
@@ -100,7 +108,8 @@ impl Actuator<'_> {
         within_limit("protect", self.capacity.protect(pool, instances)).await
     }
 
-    async fn terminate(
+    /// Terminates exactly these instances.
+    pub async fn terminate(
         &self,
         name: &PoolName,
         instances: &[InstanceId],

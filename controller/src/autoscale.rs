@@ -42,6 +42,7 @@ use crate::server::Pulse;
 use crate::signals::Signals;
 use crate::status::{ControllerStatus, Snapshot};
 use crate::stragglers::{self, Stragglers};
+use crate::trainer::TrainerSizing;
 
 /// Shortest time between two ticks of which the second was caused by a hint.
 const HINTED_TICK_MIN: Duration = Duration::from_millis(100);
@@ -73,6 +74,7 @@ struct Past {
     stragglers: Stragglers,
     retired: Retired,
     acting: BTreeMap<Role, Acting>,
+    trainer: TrainerSizing,
     ticks: u64,
     scale_decisions: u64,
     last_decision: Option<String>,
@@ -166,14 +168,14 @@ impl Autoscaler {
         let planned = Planned { role: Role::Rollout, plan: &plan, observation: &observation, held };
         let carried = self.carry_out(planned, &turn, &mut past).await;
         self.size_services(&turn, (&observation, &plan), &mut past).await;
-        let problems = reads.problems.clone();
+        self.size_trainer(&turn, (&terms, &observation, &plan), &mut past).await;
         let report = Report {
             policy: &policy,
             terms: &terms,
             observation,
             plan: &plan,
             held: why_held,
-            problems,
+            problems: reads.problems.clone(),
             policy_problem: problem,
             policy_unread: unread,
             policy_generation: generation,
@@ -235,6 +237,7 @@ impl Autoscaler {
         let Report { policy, observation, plan, held, problems, .. } = report;
         let (policy_problem, policy_generation) = (report.policy_problem, report.policy_generation);
         self.metrics.show(policy, report.terms, &observation, plan);
+        past.trainer.show(&self.metrics);
         if let Some(ledger) = past.accounts.ledger() {
             self.metrics.money.show(ledger);
         }
@@ -256,6 +259,7 @@ impl Autoscaler {
             reasons: reasons.clone(),
             bottleneck: plan.bottleneck.to_string(),
             held: held.clone(),
+            trainer: past.trainer.record(),
             observation,
         };
         let observed = summarize(&record.observation, plan, &states);
@@ -287,6 +291,7 @@ impl Autoscaler {
             limiting_stage: plan.bottleneck.stage.map(IterationStage::as_str),
             services: past.services.snapshots(),
             conditions,
+            trainer: past.trainer.to_lines(),
             held,
             problems,
             pool_remarks,

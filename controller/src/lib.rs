@@ -22,6 +22,7 @@ mod reaper;
 mod retired;
 mod server;
 mod stragglers;
+mod trainer;
 mod watching;
 
 pub mod aws;

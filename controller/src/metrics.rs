@@ -6,6 +6,7 @@ mod capacity;
 mod events;
 mod group;
 mod money;
+mod trainer;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -29,6 +30,7 @@ use self::capacity::CapacityMetrics;
 pub(crate) use self::events::{EventError, EventMetrics};
 use self::group::GroupMetrics;
 pub(crate) use self::money::MoneyMetrics;
+pub(crate) use self::trainer::TrainerMetrics;
 
 /// Buckets of a tick: from nothing to do, to every read at its time limit.
 const LOOP_BUCKETS_SECONDS: [f64; 8] = [0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 15.0];
@@ -47,6 +49,7 @@ pub struct Metrics {
     tokens_preserved: IntCounter,
     pub(crate) events: EventMetrics,
     pub(crate) money: MoneyMetrics,
+    pub(crate) trainer: TrainerMetrics,
     pub(crate) loop_duration: Histogram,
     loop_last_success: Gauge,
     leader: Gauge,
@@ -151,6 +154,7 @@ impl Metrics {
             )?,
             events: EventMetrics::new(&make)?,
             money: MoneyMetrics::new(&make)?,
+            trainer: TrainerMetrics::new(&make)?,
             loop_duration: make.add(Histogram::with_opts(loop_opts))?,
             loop_last_success: make.gauge(
                 "loop_last_success_timestamp_seconds",

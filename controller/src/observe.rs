@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::observation::{
-    InstanceId, NodeView, Observation, PoolView, ReplicaState, ReplicaView, Signal, TrainerPhase,
-    TrainerView,
+    InstanceId, NodeView, Observation, PoolView, ReplicaState, ReplicaView, Signal,
 };
 use ebbtide_core::policy::{FleetPolicy, Pool, PoolName};
 use ebbtide_core::scale::{Role, SILENCE_LIMIT};
@@ -24,16 +23,13 @@ use crate::capacity::{Capacity, LOOK_LIMIT, unread};
 mod others;
 mod replicas;
 pub(crate) mod services;
+mod trainer;
 
 /// Longest time that the reads of the queue may take together: twice the limit of one call.
 const QUEUE_LIMIT: Duration = Duration::from_secs(4);
 
 /// Longest time that the reads of all providers may take together, which look side by side.
 const CAPACITY_LIMIT: Duration = LOOK_LIMIT.saturating_add(Duration::from_secs(1));
-
-/// A trainer that has been silent for longer is unknown. It reports every few seconds, and a
-/// checkpoint may keep it for a while.
-const TRAINER_SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
 /// What was read at one tick.
 pub struct Reads {
@@ -48,6 +44,8 @@ pub struct Reads {
     pub pools: Vec<PoolView>,
     /// Those of the services.
     pub service_pools: BTreeMap<Role, Vec<PoolView>>,
+    /// The trainer's pool, where its size is ours to change.
+    pub trainer_pool: Option<PoolView>,
     /// Instances that their provider says are gone, among those of silent nodes.
     pub gone: BTreeSet<InstanceId>,
     /// What could not be read, in words.
@@ -78,7 +76,8 @@ pub async fn read(
     policy: &FleetPolicy,
     watched_since: Instant,
 ) -> Reads {
-    let used: Vec<&Pool> = policy.sized_pools().collect();
+    let trainer = policy.resized_trainer_pool();
+    let used: Vec<&Pool> = policy.sized_pools().chain(trainer).collect();
     let (status, view, mut pools) =
         tokio::join!(read_status(queue), read_view(queue), read_pools(capacity, &used));
     let mut problems: Vec<String> =
@@ -98,9 +97,11 @@ pub async fn read(
         pools = others;
         service_pools.insert(role, own);
     }
+    let place = pools.iter().position(|view| trainer.is_some_and(|pool| pool.name == view.name));
+    let trainer_pool = place.map(|place| pools.remove(place));
     // In whole milliseconds, as the journal has it.
     let watched_for = Duration::from_millis(whole_millis(watched_since.elapsed()));
-    Reads { watched_for, status, view, pools, service_pools, gone, problems }
+    Reads { watched_for, status, view, pools, service_pools, trainer_pool, gone, problems }
 }
 
 async fn read_status(queue: &WorkQueue) -> Result<ShardStatus, String> {
@@ -177,7 +178,7 @@ pub fn build(reads: &Reads, nodes_per_replica: u16, now: UnixMillis) -> Observat
     };
     let (trainer, policy_version, replicas) = match &reads.view {
         Ok(view) => (
-            trainer_signal(view),
+            trainer::signal(view),
             Signal::Known {
                 value: view.version.version,
                 age: view.now.since(view.version.published_at),
@@ -202,6 +203,8 @@ pub fn build(reads: &Reads, nodes_per_replica: u16, now: UnixMillis) -> Observat
         buffer_taken: of_status(|status| status.sealed_taken),
         oldest_ready_age: oldest,
         trainer,
+        trainer_resize: reads.view.as_ref().ok().and_then(trainer::resize),
+        trainer_pool: reads.trainer_pool.clone(),
         policy_version,
         replicas,
         pools: reads.pools.clone(),
@@ -219,20 +222,4 @@ pub(crate) fn by_state(
 ) -> BTreeMap<&'static str, u64> {
     let states = observation.replicas_by_state(nodes_per_replica);
     states.into_iter().flatten().map(|(state, count)| (state.as_str(), count)).collect()
-}
-
-fn trainer_signal(view: &ControlView) -> Signal<TrainerView> {
-    let Some(record) = &view.trainer else {
-        return Signal::unknown("no trainer has reported");
-    };
-    let age = view.now.since(record.heartbeat);
-    let phase = record.phase;
-    // A run that has ended stays ended, whether or not its trainer still reports.
-    if age > TRAINER_SILENCE_LIMIT && phase != TrainerPhase::Done {
-        let (age, limit) = (age.as_secs(), TRAINER_SILENCE_LIMIT.as_secs());
-        return Signal::unknown(format!("its heartbeat is {age}s old, at most {limit}s count"));
-    }
-    let groups_per_step = record.groups_per_step;
-    let value = TrainerView { phase, step: record.step, groups_per_step };
-    Signal::Known { value, age }
 }

@@ -24,9 +24,13 @@ pub(crate) fn unprotected(
         let serves = instance.state == InstanceState::InService;
         serves && !instance.is_protected && !leaving.contains(&instance.id)
     };
-    let groups = policy.sized_pools().filter(|pool| pool.provider.kind() == ProviderKind::Asg);
+    let pools = policy.sized_pools().chain(policy.resized_trainer_pool());
+    let groups = pools.filter(|pool| pool.provider.kind() == ProviderKind::Asg);
+    // What is about a service leaves the trainer to what is about the rollouts.
+    let trainer = observation.trainer_pool.as_ref().filter(|_| observation.service.is_none());
+    let views = observation.pools.iter().chain(trainer);
     let found = groups.filter_map(|pool| {
-        let view = observation.pools.iter().find(|view| view.name == pool.name)?;
+        let view = views.clone().find(|view| view.name == pool.name)?;
         let instances = view.size.known()?.instances.iter();
         let ids: Vec<InstanceId> = instances.filter(is_free).map(|one| one.id.clone()).collect();
         (!ids.is_empty()).then(|| (pool.name.clone(), ids))

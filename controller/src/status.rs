@@ -45,6 +45,8 @@ pub struct Snapshot {
     pub services: Vec<ServiceSnapshot>,
     /// What is the matter with the policy and with what it asks for, each kind once.
     pub conditions: Vec<Condition>,
+    /// The trainer's size, and what is done about it, in words; empty where nobody asks.
+    pub trainer: Vec<String>,
     /// Why the last plan was not carried out, if it was not.
     pub held: Option<String>,
     /// What cannot be reached, in words; empty when all is well.

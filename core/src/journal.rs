@@ -20,7 +20,7 @@ use thiserror::Error;
 
 pub use self::replay::{Replay, Step};
 use crate::observation::{FailureKind, Observation};
-use crate::scale::{Action, ActionResult, Role};
+use crate::scale::{Action, ActionResult, Role, TrainerAction};
 use crate::time::UnixMillis;
 
 /// The newest version of records that this program reads. It writes version 1 of the rollouts,
@@ -68,8 +68,23 @@ pub struct Record {
     /// Why nothing was carried out, if so.
     #[serde(default)]
     pub held: Option<String>,
+    /// What was decided about the trainer's size; none where nobody asks.
+    #[serde(default)]
+    pub trainer: Option<TrainerRecord>,
     /// What was seen.
     pub observation: Observation,
+}
+
+/// What was decided about the trainer's size.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TrainerRecord {
+    /// What was to be done.
+    pub action: Option<TrainerAction>,
+    /// What became of it.
+    pub outcome: Option<Outcome>,
+    /// Why, in words.
+    pub reasons: Vec<String>,
 }
 
 /// An action and what became of it.

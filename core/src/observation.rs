@@ -6,6 +6,7 @@
 
 mod drains;
 mod pools;
+mod resize;
 mod service;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,7 @@ pub use self::drains::{DrainPurpose, DrainStage, DrainView};
 pub use self::pools::{
     Activities, FailureKind, InstanceState, InstanceView, LaunchFailure, PoolSize, PoolView,
 };
+pub use self::resize::{ReleasedNode, ResizeView};
 pub use self::service::ServiceView;
 
 /// A reading with its age, or why there is none.
@@ -165,6 +167,12 @@ pub struct Observation {
     pub oldest_ready_age: Signal<Duration>,
     /// The trainer, by its own report.
     pub trainer: Signal<TrainerView>,
+    /// The size that the trainer is asked for, if it is.
+    #[serde(default)]
+    pub trainer_resize: Option<ResizeView>,
+    /// The trainer's pool, where its size is the controller's to change.
+    #[serde(default)]
+    pub trainer_pool: Option<PoolView>,
     /// The published policy version.
     pub policy_version: Signal<PolicyVersion>,
     /// Every replica that ever reported and was not removed.
@@ -232,6 +240,9 @@ pub struct TrainerView {
     pub step: u64,
     /// Groups that one update consumes.
     pub groups_per_step: u32,
+    /// Nodes that it runs on, once it said so.
+    #[serde(default)]
+    pub nodes: Option<u32>,
 }
 
 /// What the trainer does.

@@ -183,6 +183,7 @@ impl Trainer {
             phase,
             step: state.version.0,
             groups_per_step: self.policy.trainer.groups_per_step,
+            nodes: None,
             heartbeat: ebbtide_core::time::UnixMillis(0),
         };
         self.queue.put_trainer(record).await

@@ -187,10 +187,7 @@ fn check(files: &[PathBuf], output: Output) -> (u8, String) {
 fn notes_on(policy: &FleetPolicy, file: &Path) -> Vec<String> {
     let file = file.display();
     let refused = policy.unsupported_sizing();
-    let refused = refused.into_iter().map(|why| format!("{why} ({file})"));
-    let idle = policy.not_in_force();
-    let idle = idle.into_iter().map(|key| format!("{key} does nothing in this version ({file})"));
-    refused.chain(idle).collect()
+    refused.into_iter().map(|why| format!("{why} ({file})")).collect()
 }
 
 fn verdict(files: usize, refusals: &[Refusal]) -> String {

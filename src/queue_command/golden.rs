@@ -105,6 +105,7 @@ fn view() -> StatusView {
             phase: TrainerPhase::Wait,
             step: 14,
             groups_per_step: 12,
+            nodes: None,
             heartbeat: at(129.7),
         }),
         trainer_silence: Duration::from_millis(300),

@@ -100,6 +100,7 @@ async fn report_nodes(queue: &WorkQueue, instances: &[String], in_flight: impl F
         phase: TrainerPhase::Wait,
         step: 1,
         groups_per_step: 4,
+        nodes: None,
         heartbeat: UnixMillis(0),
     };
     queue.put_trainer(trainer).await.expect("reported");

@@ -64,12 +64,20 @@ fn what_this_version_does_not_do_is_noted() {
     let folder = tempfile::tempdir().unwrap();
     let shipped = format!("{}/policies/grpo-async.yaml", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(shipped).unwrap();
-    let pairs = text.replace("nodesPerReplica: 1", "nodesPerReplica: 2");
+    let edits = [
+        ("nodesPerReplica: 1", "nodesPerReplica: 2"),
+        ("autoScalingGroup: grpo-trainer", "workers: {template: trainer}"),
+    ];
+    let pairs = edits.iter().fold(text.clone(), |text, (from, to)| text.replacen(from, to, 1));
+    let asg = "- name: trainer\n      provider: asg\n";
+    let pairs = pairs.replace(asg, &asg.replace("asg", "workers"));
     assert_ne!(pairs, text);
     let path = policy_file(folder.path(), &pairs);
     let (code, text) = check(&path, &[]);
     assert_eq!(code, Some(0), "{text}");
-    for note in ["nodesPerReplica is 2", "spec.trainer.legalSizes does nothing"] {
+    for note in
+        ["nodesPerReplica is 2", "pool trainer of spec.trainer must have provider asg or scale"]
+    {
         assert!(text.contains(note), "{note} in\n{text}");
     }
 }

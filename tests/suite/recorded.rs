@@ -89,6 +89,7 @@ async fn recorded_run_is_replayed_and_its_last_decision_told() {
         phase: TrainerPhase::Wait,
         step: 1,
         groups_per_step: 4,
+        nodes: None,
         heartbeat: UnixMillis(0),
     };
     queue.put_trainer(trainer).await.expect("reported");
@@ -164,6 +165,7 @@ async fn savings_ledger_goes_on_after_a_restart() {
         phase: TrainerPhase::Train,
         step,
         groups_per_step: 4,
+        nodes: None,
         heartbeat: UnixMillis(0),
     };
     queue.put_trainer(trainer(1)).await.expect("reported");

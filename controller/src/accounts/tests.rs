@@ -64,6 +64,7 @@ impl Scene {
                 activities: Signal::unknown("not asked"),
             }],
             service_pools: BTreeMap::new(),
+            trainer_pool: None,
             gone: BTreeSet::new(),
             problems: Vec::new(),
         };

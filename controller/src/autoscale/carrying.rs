@@ -1,8 +1,8 @@
 //! Carries out what was planned for a worker group, and takes note of what came of it.
 
 use ebbtide_core::journal::{Outcome, RecordedAction};
-use ebbtide_core::observation::ReplicaView;
-use ebbtide_core::scale::{Action, Role, ScaleMemory};
+use ebbtide_core::observation::{Observation, ReplicaView};
+use ebbtide_core::scale::{Action, Role, ScaleMemory, ScalePlan, SizingTerms};
 use tokio::time::Instant;
 
 use super::{Autoscaler, HINTED_TICK_MIN, Past, Planned, Turn};
@@ -19,6 +19,13 @@ pub(super) struct Carried {
     pub answered: Vec<RecordedAction>,
 }
 
+impl Turn<'_> {
+    /// Until when answers are waited for; a little in any case.
+    fn until(&self) -> Instant {
+        self.ends_at.max(Instant::now() + HINTED_TICK_MIN)
+    }
+}
+
 impl Past {
     fn memory_mut(&mut self, role: Role) -> Option<&mut ScaleMemory> {
         match role {
@@ -29,6 +36,18 @@ impl Past {
 }
 
 impl Autoscaler {
+    /// Decides about the trainer's size, after everything else: a larger one must be paid beside.
+    pub(super) async fn size_trainer(
+        &self,
+        turn: &Turn<'_>,
+        seen: (&SizingTerms, &Observation, &ScalePlan),
+        past: &mut Past,
+    ) {
+        let leads = self.leadership.borrow().is_some();
+        let tools = self.tools(turn.policy, past.ticks);
+        past.trainer.turn(turn.reads, seen, (leads, tools), turn.until()).await;
+    }
+
     /// Carries out a plan as far as that is allowed.
     pub(super) async fn carry_out(
         &self,
@@ -46,8 +65,8 @@ impl Autoscaler {
             },
         };
         let tools = self.tools(turn.policy, past.ticks);
-        let until = turn.ends_at.max(Instant::now() + HINTED_TICK_MIN);
-        let acted = past.acting.entry(*role).or_default().carry_out(&tools, jobs, until).await;
+        let acted = past.acting.entry(*role).or_default();
+        let acted = acted.carry_out(&tools, jobs, turn.until()).await;
         past.protection.entry(*role).or_default().note(acted.protected);
         let mut results = acted.results.into_iter();
         let mut actions = Vec::new();

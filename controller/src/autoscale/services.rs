@@ -140,6 +140,7 @@ impl Autoscaler {
             reasons,
             bottleneck: String::new(),
             held: why_held,
+            trainer: None,
             observation,
         };
         self.journal.record(&record, &observed, &self.queue).await;

@@ -218,7 +218,7 @@ async fn run_that_has_ended_goes_down_to_the_minimum() {
     let world = World::start(policy("act")).await;
     world.enqueue_groups(0..40).await;
     world.until("four nodes work", async || world.ready_nodes().await == 4).await;
-    *world.phase.lock().expect("no panic") = TrainerPhase::Done;
+    world.trainer().record.phase = TrainerPhase::Done;
     world.until("one node is left", async || world.provider.nodes().len() == 1).await;
 }
 

@@ -32,6 +32,7 @@ fn record(tick: u64, outcomes: &[Outcome]) -> Record {
         reasons: vec!["pace is not measured yet".to_owned()],
         bottleneck: String::new(),
         held: None,
+        trainer: None,
         observation: Observation {
             now: UnixMillis(1_000 + tick),
             ready: unknown(),
@@ -44,6 +45,8 @@ fn record(tick: u64, outcomes: &[Outcome]) -> Record {
             buffer_taken: unknown(),
             oldest_ready_age: Signal::unknown("nobody looked"),
             trainer: Signal::unknown("nobody looked"),
+            trainer_resize: None,
+            trainer_pool: None,
             policy_version: Signal::unknown("nobody looked"),
             replicas: Signal::unknown("nobody looked"),
             pools: Vec::new(),

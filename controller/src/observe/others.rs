@@ -64,6 +64,7 @@ mod tests {
             view: Ok(ControlView { nodes, ..ControlView::default() }),
             pools: Vec::new(),
             service_pools: BTreeMap::new(),
+            trainer_pool: None,
             gone: BTreeSet::new(),
             problems: Vec::new(),
         };

@@ -148,7 +148,7 @@ fn has_notice(record: &NodeRecord) -> bool {
 }
 
 /// Whether EC2 takes the node for itself, by the agent's word or that of the queue of events.
-fn is_reclaimed(record: &NodeRecord, drain: Option<&DrainRecord>) -> bool {
+pub(super) fn is_reclaimed(record: &NodeRecord, drain: Option<&DrainRecord>) -> bool {
     let kinds = [NoticeKind::SpotTerminate, NoticeKind::SpotStop, NoticeKind::SpotHibernate];
     let is_told = kinds.iter().any(|kind| record.notice_kind.as_deref() == Some(kind.as_str()));
     let is_lost = |drain: &DrainRecord| {

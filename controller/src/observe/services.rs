@@ -48,6 +48,8 @@ pub(crate) fn build(
         buffer_taken: rollouts.buffer_taken.clone(),
         oldest_ready_age: rollouts.oldest_ready_age.clone(),
         trainer: rollouts.trainer.clone(),
+        trainer_resize: None,
+        trainer_pool: rollouts.trainer_pool.clone(),
         policy_version: rollouts.policy_version.clone(),
         replicas,
         pools: reads.pools_of(role).to_vec(),

@@ -70,6 +70,7 @@ fn reads(drain: DrainRecord, silence: u64, pods: Option<&[&str]>) -> Reads {
         }),
         pools: vec![PoolView { size, ..unread }],
         service_pools: BTreeMap::new(),
+        trainer_pool: None,
         gone: BTreeSet::new(),
         problems: Vec::new(),
     }

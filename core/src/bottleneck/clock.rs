@@ -8,7 +8,7 @@ use crate::observation::{Observation, ReplicaState, TrainerPhase};
 use crate::time::UnixMillis;
 
 /// Updates that are looked back on: enough to even out, few enough to follow a change.
-const UPDATES_KEPT: usize = 4;
+pub(crate) const UPDATES_KEPT: usize = 4;
 
 /// Longest time between two observations that is believed to have been alike throughout.
 const GAP_MAX: Duration = Duration::from_secs(600);

@@ -96,7 +96,8 @@ fn run(clock: &mut IterationClock, world: &mut World, updates: u64, parts: &[(Tr
             for _ in 0..*seconds {
                 let step = world.seen.trainer.known().map_or(0, |trainer| trainer.step);
                 let phase = *phase;
-                world.seen.trainer = Signal::fresh(TrainerView { phase, step, groups_per_step: 8 });
+                world.seen.trainer =
+                    Signal::fresh(TrainerView { phase, step, groups_per_step: 8, nodes: None });
                 *clock = clock.advance(&world.seen, 16);
                 world.pass(Duration::from_secs(1));
             }

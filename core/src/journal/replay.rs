@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::Record;
-use crate::scale::{Role, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
+use crate::scale::{
+    Role, ScaleMemory, ScalePlan, SizingTerms, TrainerMemory, TrainerPlan, plan_scale, plan_trainer,
+};
 
 /// Feeds recorded observations through the planner, one after the other.
 ///
@@ -12,6 +14,7 @@ use crate::scale::{Role, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
 #[derive(Debug)]
 pub struct Replay {
     groups: BTreeMap<Role, (SizingTerms, ScaleMemory)>,
+    trainer: TrainerMemory,
 }
 
 /// A recorded tick, decided again.
@@ -19,6 +22,8 @@ pub struct Replay {
 pub struct Step {
     /// What is decided now.
     pub plan: ScalePlan,
+    /// What is decided about the trainer's size, where the record is about the rollouts.
+    pub trainer: Option<TrainerPlan>,
     /// Whether that is another size, or other actions.
     pub differs: bool,
 }
@@ -27,7 +32,8 @@ impl Replay {
     /// A replay under these terms, one for each worker group, that remembers nothing yet.
     pub fn new(terms: impl IntoIterator<Item = SizingTerms>) -> Self {
         let group = |terms: SizingTerms| (terms.role, (terms, ScaleMemory::default()));
-        Self { groups: terms.into_iter().map(group).collect() }
+        let groups = terms.into_iter().map(group).collect();
+        Self { groups, trainer: TrainerMemory::default() }
     }
 
     /// Decides the next tick of the journal again; `None` when it is about a group for which there
@@ -39,6 +45,15 @@ impl Replay {
         }
         let plan = plan_scale(terms, &record.observation, memory);
         *memory = plan.memory.clone();
+        let trainer = record.role.is_rollout().then(|| {
+            if record.is_first {
+                self.trainer = TrainerMemory::default();
+            }
+            plan_trainer(terms, &record.observation, &plan, &self.trainer)
+        });
+        if let Some(trainer) = &trainer {
+            self.trainer = trainer.memory.clone();
+        }
         // What was asked for then is what the pools show next, whatever is decided now.
         for recorded in record.actions.iter().chain(&record.answered) {
             if let Some(result) = recorded.outcome.result() {
@@ -49,7 +64,10 @@ impl Replay {
             memory.forget_writes();
         }
         let recorded = record.actions.iter().map(|recorded| &recorded.action);
-        let differs = plan.desired != record.desired || !recorded.eq(&plan.actions);
-        Some(Step { plan, differs })
+        let of_trainer = record.trainer.as_ref().and_then(|recorded| recorded.action.as_ref());
+        let differs = plan.desired != record.desired
+            || !recorded.eq(&plan.actions)
+            || of_trainer != trainer.as_ref().and_then(|plan| plan.action.as_ref());
+        Some(Step { plan, trainer, differs })
     }
 }

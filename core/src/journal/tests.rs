@@ -26,6 +26,7 @@ fn record(world: &World, plan: &ScalePlan, outcome: &Outcome, is_first: bool) ->
         reasons: plan.reasons.iter().map(ToString::to_string).collect(),
         bottleneck: plan.bottleneck.to_string(),
         held: None,
+        trainer: None,
         observation: world.seen.clone(),
     }
 }

@@ -16,7 +16,7 @@ fn world() -> World {
 }
 
 fn at_step(world: &mut World, step: u64) {
-    let trainer = TrainerView { phase: TrainerPhase::Train, step, groups_per_step: 8 };
+    let trainer = TrainerView { phase: TrainerPhase::Train, step, groups_per_step: 8, nodes: None };
     world.seen.trainer = Signal::fresh(trainer);
 }
 

@@ -59,10 +59,17 @@ fn trainer(spec: &FleetSpec) -> Vec<String> {
         }
     };
     let (groups, size) = (trainer.groups_per_step, trainer.group_size);
-    vec![
+    let mut lines = vec![
         format!("a step takes {groups} groups × {size} samples = {}", samples(spec, groups.into())),
         format!("on demand; {nodes}"),
-    ]
+    ];
+    if spec.resized_trainer_pool().is_some() {
+        let after = Written(trainer.resize_after);
+        lines.push(format!(
+            "asked to run on the next of them once it has been too slow, or too fast, for {after}"
+        ));
+    }
+    lines
 }
 
 fn rollout(spec: &FleetSpec) -> Vec<String> {

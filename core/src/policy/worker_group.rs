@@ -46,6 +46,9 @@ pub struct TrainerPolicy {
     /// `legalSizes`: node counts that the trainer can run with, rising; empty (default) leaves its
     /// size alone. Each 1 to 4096.
     pub legal_sizes: Vec<u32>,
+    /// `resizeAfter`: for how long it must be too slow, or too fast, before it is asked to run on
+    /// the next legal size. Default 30m, 0s to 24h.
+    pub resize_after: Duration,
 }
 
 /// `spec.rollout`.
@@ -159,6 +162,7 @@ impl TrainerPolicy {
             group_size: trainer.required("groupSize", number(1..=GROUP_SIZE_LIMIT)),
             pool: trainer.optional("pool", text()),
             legal_sizes: trainer.optional("legalSizes", sizes).unwrap_or_default(),
+            resize_after: read_window(trainer, "resizeAfter", Duration::from_mins(30)),
         }
     }
 }

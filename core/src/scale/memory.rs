@@ -52,6 +52,8 @@ pub struct ScaleMemory {
     pub(super) breaker: Breaker,
     pub(super) groups: PartialGroups,
     pub(super) schedule: Schedule,
+    /// Nodes of the trainer, by its last word.
+    pub(super) trainer_nodes: Option<u32>,
     /// Replicas that the last plan wanted.
     pub(super) desired: u32,
     /// When the last plan was made.
@@ -91,6 +93,7 @@ impl Default for ScaleMemory {
             breaker: Breaker::default(),
             groups: PartialGroups::default(),
             schedule: Schedule::default(),
+            trainer_nodes: None,
             desired: 0,
             planned_at: UnixMillis::default(),
             gang: 1,
@@ -192,21 +195,23 @@ impl ScaleMemory {
     }
 
     /// The terms with what has been measured in the place of what the policy estimates.
-    fn learned(&self, terms: &SizingTerms, observation: &Observation) -> SizingTerms {
-        let mut terms = terms.clone();
+    fn learned(&mut self, terms: &SizingTerms, observation: &Observation) -> SizingTerms {
+        let said = observation.trainer.known().and_then(|trainer| trainer.nodes);
+        self.trainer_nodes = said.or(self.trainer_nodes);
+        let mut terms = terms.beside(observation, self.trainer_nodes);
         terms.startup = self.startup.percentile(STARTUP_SHARE).unwrap_or(terms.startup);
         if !terms.role.is_rollout() {
             // Work comes in waves, one an update: less is needed only when a whole wave shows it.
             let wave = self.iteration.update_length().unwrap_or_default().min(WAVE_MAX);
             terms.stabilization_down = terms.stabilization_down.max(wave);
         }
-        if let Some(budget) = &mut terms.budget {
-            let seen = observation.others_dollars_per_hour;
-            let least = budget.others_dollars_per_hour;
-            budget.others_dollars_per_hour =
-                least.map(|least| seen.map_or(least, |seen| seen.max(least)));
-        }
         terms
+    }
+
+    /// The terms with the price of the trainer at the size that it has.
+    #[must_use]
+    pub fn priced(&self, terms: &SizingTerms) -> SizingTerms {
+        terms.at_trainer_size(self.trainer_nodes, None)
     }
 
     fn look_at_pools(&mut self, observation: &Observation) {

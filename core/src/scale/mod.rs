@@ -40,6 +40,7 @@ mod sync;
 mod terms;
 #[cfg(test)]
 pub(crate) mod tests;
+mod trainer;
 mod value;
 mod window;
 mod writer;
@@ -56,6 +57,9 @@ pub use self::role::Role;
 pub use self::startup::StartupMemory;
 pub use self::stock::Stock;
 pub use self::terms::{BudgetTerms, PoolTerms, SizingTerms};
+pub use self::trainer::{
+    ResizeEnd, TrainerAction, TrainerMemory, TrainerPlan, TrainerReason, TrainerTerms, plan_trainer,
+};
 
 use self::census::{Census, take_census};
 use self::deadline::Urgency;

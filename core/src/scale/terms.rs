@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use super::role::Role;
+use super::trainer::{TrainerTerms, asked_of};
+use crate::observation::Observation;
 use crate::policy::{
     FleetPolicy, InstanceType, JoinPoint, Market, Pool, PoolName, Reservation, UpdateDeadline,
 };
@@ -51,6 +53,8 @@ pub struct SizingTerms {
     pub budget: Option<BudgetTerms>,
     /// Policy updates until a moment; `None` is no hurry.
     pub deadline: Option<UpdateDeadline>,
+    /// The trainer's nodes; `None` where somebody else sizes them.
+    pub trainer: Option<TrainerTerms>,
     /// Where nodes come from, the preferred pool first.
     pub pools: Vec<PoolTerms>,
 }
@@ -127,6 +131,7 @@ impl From<&FleetPolicy> for SizingTerms {
             trainer_dollars_per_hour: trainer_dollars_per_hour(policy),
             budget: BudgetTerms::of(policy, Role::Rollout),
             deadline: policy.deadline,
+            trainer: TrainerTerms::of(policy),
             pools: policy.pools_of(Role::Rollout).map(PoolTerms::from).collect(),
         }
     }
@@ -181,6 +186,45 @@ impl SizingTerms {
     /// Nodes of one replica, at least one.
     pub(super) fn gang(&self) -> u32 {
         u32::from(self.nodes_per_replica).max(1)
+    }
+
+    /// The terms with what the other groups cost as they stand, the trainer with `nodes` or with as
+    /// many as its pool is asked for.
+    pub(super) fn beside(&self, observation: &Observation, nodes: Option<u32>) -> Self {
+        let mut terms = self.clone();
+        if let Some(budget) = &mut terms.budget {
+            let seen = observation.others_dollars_per_hour;
+            let least = budget.others_dollars_per_hour;
+            budget.others_dollars_per_hour =
+                least.map(|least| seen.map_or(least, |seen| seen.max(least)));
+        }
+        terms.at_trainer_size(nodes, asked_of(observation))
+    }
+
+    /// The terms at the size that the trainer has: `nodes` by its own word, `asked` what its pool
+    /// is asked for, which is paid as if it ran.
+    pub(super) fn at_trainer_size(&self, nodes: Option<u32>, asked: Option<u32>) -> Self {
+        let Some(trainer) = &self.trainer else { return self.clone() };
+        let price = trainer.dollars_per_node_hour;
+        let dollars = nodes.and_then(|nodes| Some(price? * f64::from(nodes)));
+        // The policy counts the smallest size.
+        let counted = trainer.legal_sizes.first().copied().unwrap_or(0);
+        let more = match nodes.max(asked).unwrap_or(0).saturating_sub(counted) {
+            0 => Some(0.0),
+            more => price.map(|price| price * f64::from(more)),
+        };
+        let at_size = |budget: BudgetTerms| {
+            let others = budget.others_dollars_per_hour.zip(more);
+            let others_dollars_per_hour = others.map(|(others, more)| others + more);
+            BudgetTerms { others_dollars_per_hour, ..budget }
+        };
+        Self {
+            trainer_dollars_per_hour: dollars
+                .filter(|_| self.role.is_rollout())
+                .or(self.trainer_dollars_per_hour),
+            budget: self.budget.map(at_size),
+            ..self.clone()
+        }
     }
 
     /// Brings a wish within minimum and maximum.

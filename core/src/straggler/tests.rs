@@ -75,6 +75,8 @@ fn observation(now: UnixMillis, replicas: Signal<Vec<ReplicaView>>) -> Observati
         buffer_taken: Signal::fresh(0),
         oldest_ready_age: Signal::fresh(Duration::ZERO),
         trainer: Signal::unknown("no trainer"),
+        trainer_resize: None,
+        trainer_pool: None,
         policy_version: Signal::fresh(PolicyVersion(0)),
         replicas,
         pools: Vec::new(),

@@ -6,7 +6,8 @@ use ebbtide_core::time::UnixMillis;
 use super::{Hint, QueueError, WorkQueue};
 use crate::control::{
     ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress, DrainRecord,
-    DrainRequest, EngineRecord, HoldRecord, JournalLine, NodeRecord, ReplicaView, TrainerRecord,
+    DrainRequest, EngineRecord, HoldRecord, JournalLine, NodeRecord, ReplicaView,
+    ResizeConfirmation, ResizeRecord, TrainerRecord,
 };
 
 impl WorkQueue {
@@ -88,6 +89,50 @@ impl WorkQueue {
         self.tell(ControlCommand::ConfirmCheckpoint(request)).await?;
         self.port.wake(Hint::Control).await;
         Ok(())
+    }
+
+    /// Asks the trainer for another size, as the leader of this generation; answers the request
+    /// that holds now. The size that is asked for already is not asked for anew.
+    ///
+    /// # Errors
+    /// No answer, or the writer's leadership is over.
+    pub async fn request_resize(&self, leader: u64, size: u32) -> Result<ResizeRecord, QueueError> {
+        let holds = self.resize(ControlCommand::RequestResize { leader, size }).await?;
+        if holds.size != Some(size) {
+            let problem = "a newer leader has taken over; the trainer was asked for nothing";
+            return Err(QueueError::Protocol { problem: problem.to_owned() });
+        }
+        Ok(holds)
+    }
+
+    /// Says, for the trainer and between two updates, that what it was asked for may happen now.
+    /// `false` when that request is not the one that holds: nothing has changed, and the trainer
+    /// goes on as it was.
+    ///
+    /// # Errors
+    /// No answer: say it again.
+    pub async fn confirm_resize(&self, said: ResizeConfirmation) -> Result<bool, QueueError> {
+        let generation = said.generation;
+        let holds = self.resize(ControlCommand::ConfirmResize(said)).await?;
+        Ok(holds.generation == generation && holds.confirmed == generation)
+    }
+
+    /// Ends a request to the trainer, carried out or not, as the leader of generation `leader`.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn end_resize(&self, leader: u64, generation: u64) -> Result<(), QueueError> {
+        self.resize(ControlCommand::EndResize { leader, generation }).await?;
+        Ok(())
+    }
+
+    async fn resize(&self, command: ControlCommand) -> Result<ResizeRecord, QueueError> {
+        let reply = self.port.control(command).await?;
+        self.port.wake(Hint::Control).await;
+        match reply {
+            ControlReply::Resize(record) => Ok(record),
+            other => Err(QueueError::unexpected("the trainer's size", &other)),
+        }
     }
 
     /// Keeps a closing report; one for the same request and node is kept once.

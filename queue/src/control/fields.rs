@@ -163,6 +163,7 @@ mod tests {
             phase: TrainerPhase::Wait,
             step: 1,
             groups_per_step: 2,
+            nodes: None,
             heartbeat: UnixMillis(3),
         };
         let mut fields = to_fields(&record);

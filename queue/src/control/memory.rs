@@ -9,7 +9,8 @@ use ebbtide_core::time::UnixMillis;
 use super::{
     CheckpointRecord, ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress,
     DrainRecord, DrainRequest, EngineRecord, HoldRecord, JournalLine, LeaderWrite, LifecycleRecord,
-    NodeRecord, REPORTS_KEPT, ReplicaView, StragglerRecord, TrainerRecord, VersionRecord,
+    NodeRecord, REPORTS_KEPT, ReplicaView, ResizeConfirmation, ResizeRecord, StragglerRecord,
+    TrainerRecord, VersionRecord,
 };
 
 /// The control keys of one run.
@@ -27,6 +28,7 @@ pub struct MemoryControl {
     newest_claim: u64,
     trainer: Option<TrainerRecord>,
     checkpoint: CheckpointRecord,
+    resize: ResizeRecord,
     version: VersionRecord,
     reaper_beat: Option<UnixMillis>,
     ledger: Option<Ledger>,
@@ -45,7 +47,8 @@ impl MemoryControl {
                 self.engines.insert((record.replica.clone(), record.index), record);
             }
             ControlCommand::PutTrainer(record) => {
-                self.trainer = Some(TrainerRecord { heartbeat: now, ..record.clone() });
+                let nodes = record.nodes.or(self.trainer.as_ref().and_then(|before| before.nodes));
+                self.trainer = Some(TrainerRecord { nodes, heartbeat: now, ..record.clone() });
             }
             ControlCommand::RequestCheckpoint => {
                 self.checkpoint.requested = Some(now);
@@ -53,6 +56,22 @@ impl MemoryControl {
             }
             ControlCommand::ConfirmCheckpoint(request) => {
                 self.checkpoint.confirmed = self.checkpoint.confirmed.max(Some(*request));
+            }
+            ControlCommand::RequestResize { leader, size } => {
+                if !self.is_outdated(*leader) {
+                    self.resize = self.resize.request(*size, now);
+                }
+                return ControlReply::Resize(self.resize.clone());
+            }
+            ControlCommand::ConfirmResize(said) => {
+                self.confirm_resize(said, now);
+                return ControlReply::Resize(self.resize.clone());
+            }
+            ControlCommand::EndResize { leader, generation } => {
+                if !self.is_outdated(*leader) {
+                    self.resize = self.resize.end(*generation);
+                }
+                return ControlReply::Resize(self.resize.clone());
             }
             ControlCommand::PutVersion(record) => {
                 if record.version > self.version.version {
@@ -127,6 +146,17 @@ impl MemoryControl {
         self.reports.truncate(REPORTS_KEPT);
     }
 
+    fn confirm_resize(&mut self, said: &ResizeConfirmation, now: UnixMillis) {
+        let Some(confirmed) = self.resize.confirm(said) else { return };
+        self.resize = confirmed;
+        if let Some(trainer) = &mut self.trainer {
+            trainer.heartbeat = now;
+            if !said.released.is_empty() {
+                trainer.nodes = Some(said.size);
+            }
+        }
+    }
+
     fn remove_node(&mut self, node: &NodeName) {
         let Some(record) = self.nodes.remove(node) else { return };
         let is_last = !self.nodes.values().any(|other| other.replica == record.replica);
@@ -180,6 +210,7 @@ impl MemoryControl {
             stragglers: self.stragglers.values().cloned().collect(),
             trainer: self.trainer.clone(),
             checkpoint: self.checkpoint,
+            resize: self.resize.clone(),
             version: self.version.clone(),
             reaper_beat: self.reaper_beat,
             ledger: self.ledger,

@@ -9,6 +9,7 @@ mod leading;
 mod memory;
 mod records;
 mod reports;
+mod resize;
 
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ pub use records::{
     StragglerRecord, TrainerRecord, VersionRecord,
 };
 pub use reports::{ClosingReport, DrainOutcome, JournalLine, REPORTS_KEPT};
+pub use resize::{ResizeConfirmation, ResizeRecord};
 
 /// One operation on the control keys. Each may be repeated.
 #[derive(Debug, Clone)]
@@ -40,6 +42,24 @@ pub enum ControlCommand {
     RequestCheckpoint,
     /// Says that the trainer has carried out the request of this moment.
     ConfirmCheckpoint(UnixMillis),
+    /// Asks the trainer for another size. A leader older than the newest that claimed anything is
+    /// refused.
+    RequestResize {
+        /// Generation of the writer's leadership.
+        leader: u64,
+        /// Nodes that the trainer shall run on.
+        size: u32,
+    },
+    /// Says, between two updates, that what was asked for may happen now; the store sets the
+    /// trainer's heartbeat. Of another request or size it changes nothing.
+    ConfirmResize(ResizeConfirmation),
+    /// Ends the request of this generation, carried out or not; refused as a request is.
+    EndResize {
+        /// Generation of the writer's leadership.
+        leader: u64,
+        /// The request.
+        generation: u64,
+    },
     /// Publishes a policy version; a lower one changes nothing.
     PutVersion(VersionRecord),
     /// Holds a role; a hold that has ended is forgotten.
@@ -90,6 +110,8 @@ pub enum ControlReply {
     Drain(Option<DrainRecord>),
     /// To [`ControlCommand::RequestCheckpoint`]: the moment of this request.
     Requested(UnixMillis),
+    /// To commands about the trainer's size: what holds now.
+    Resize(ResizeRecord),
     /// To [`ControlCommand::Claim`]: whether the claim was granted.
     Claimed(bool),
     /// To [`ControlCommand::Lead`]: a newer leader has claimed something; nothing was written.
@@ -125,6 +147,8 @@ pub struct ControlView {
     pub trainer: Option<TrainerRecord>,
     /// The checkpoint that the trainer was asked for.
     pub checkpoint: CheckpointRecord,
+    /// The size that the trainer was asked for.
+    pub resize: ResizeRecord,
     /// The published policy version; version 0 before the first.
     pub version: VersionRecord,
     /// When somebody last reaped.

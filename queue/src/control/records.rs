@@ -282,6 +282,9 @@ pub struct TrainerRecord {
     pub step: u64,
     /// Groups that one update consumes.
     pub groups_per_step: u32,
+    /// Nodes that it runs on; what does not say so leaves it as it was.
+    #[serde(rename = "size", default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
     /// When the record was written, on the server's clock; set by the store.
     pub heartbeat: UnixMillis,
 }

@@ -13,7 +13,7 @@ use crate::client::QueueError;
 use crate::control::{
     CheckpointRecord, ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress,
     DrainRecord, DrainRequest, Fields, HoldRecord, JournalLine, NodeRecord, ReplicaView,
-    from_fields, to_fields,
+    ResizeRecord, from_fields, to_fields,
 };
 
 /// Kinds of records that come in any number; each has an index `{r:c}:<kind>s`.
@@ -58,6 +58,18 @@ pub(super) async fn carry_out(
         ControlCommand::ConfirmCheckpoint(request) => {
             let confirmed = CheckpointRecord { confirmed: Some(request), requested: None };
             put(port, "trainer", "", Merge, "", &confirmed).await
+        }
+        ControlCommand::RequestResize { leader, size } => {
+            resize(port, ["REQUEST".to_owned(), leader.to_string(), size.to_string()].into()).await
+        }
+        ControlCommand::ConfirmResize(said) => {
+            let (size, generation) = (said.size.to_string(), said.generation.to_string());
+            let released = said.released.to_string();
+            resize(port, ["CONFIRM".to_owned(), size, generation, released].into()).await
+        }
+        ControlCommand::EndResize { leader, generation } => {
+            let arguments = ["END".to_owned(), leader.to_string(), generation.to_string()];
+            resize(port, arguments.into()).await
         }
         ControlCommand::PutVersion(record) => {
             put(port, "version", "", Raise, "published_at", &record).await
@@ -185,6 +197,14 @@ async fn drain(
     Ok(ControlReply::Drain(Some(decode::<DrainRecord>(&fields)?)))
 }
 
+async fn resize(port: &RedisPort, arguments: Vec<String>) -> Result<ControlReply, QueueError> {
+    let arguments: Vec<Vec<u8>> = arguments.into_iter().map(String::into_bytes).collect();
+    let keys = [key(port, "trainer", ""), key(port, "generation", "")];
+    let fields: Fields =
+        port.call_function(Function::ControlResize, &keys, &arguments, CALL_TRIES).await?;
+    Ok(ControlReply::Resize(decode::<ResizeRecord>(&fields)?))
+}
+
 fn decode<T: DeserializeOwned>(fields: &Fields) -> Result<T, QueueError> {
     from_fields(fields).map_err(|error| QueueError::Protocol { problem: error.to_string() })
 }
@@ -296,6 +316,7 @@ fn add_to_view(view: &mut ControlView, kind: &str, fields: &Fields) -> Result<()
         "straggler" => view.stragglers.push(decode(fields)?),
         "trainer" => {
             view.checkpoint = decode(fields)?;
+            view.resize = decode(fields)?;
             // Asked for something before it has ever reported.
             if fields.contains_key("phase") {
                 view.trainer = Some(decode(fields)?);

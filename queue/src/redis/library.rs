@@ -36,6 +36,7 @@ pub(super) enum Function {
     ControlRead,
     ControlRemove,
     ControlDrain,
+    ControlResize,
     ControlClaim,
     ControlMark,
     ControlReport,
@@ -71,6 +72,7 @@ impl Function {
             Self::ControlRead => "control_read",
             Self::ControlRemove => "control_remove",
             Self::ControlDrain => "control_drain",
+            Self::ControlResize => "control_resize",
             Self::ControlClaim => "control_claim",
             Self::ControlMark => "control_mark",
             Self::ControlReport => "control_report",
@@ -104,7 +106,7 @@ const SHARED: [&str; 2] = files!["prelude", "inspecting"];
 
 /// The functions, each a block of its own, with what it alone needs before it: all that is shared
 /// must fit into the 200 local variables that Lua allows.
-const BLOCKS: [&str; 29] = files![
+const BLOCKS: [&str; 30] = files![
     "enqueue",
     "writing" "leasing" "exchange",
     "renew",
@@ -130,6 +132,7 @@ const BLOCKS: [&str; 29] = files![
     "control_read",
     "control_remove",
     "control_drain",
+    "control_resize",
     "control_claim",
     "control_mark",
     "control_report",

@@ -64,6 +64,7 @@ async fn records_are_read_as_they_were_written(world: World) {
         phase: TrainerPhase::Wait,
         step: 4,
         groups_per_step: 8,
+        nodes: None,
         heartbeat: UnixMillis(0),
     };
     world.queue.put_trainer(trainer).await.unwrap();
@@ -262,6 +263,7 @@ async fn checkpoint_is_pending_until_its_request_is_confirmed(world: World) {
         phase: TrainerPhase::Train,
         step: 1,
         groups_per_step: 8,
+        nodes: None,
         heartbeat: UnixMillis(0),
     };
     world.queue.put_trainer(trainer).await.unwrap();

@@ -15,5 +15,6 @@ mod lengths;
 mod links;
 mod outages;
 mod refusals;
+mod resizes;
 mod vectors;
 mod worlds;

@@ -9,7 +9,7 @@ use ebbtide_core::time::UnixMillis;
 use ebbtide_core::work::{OnDeadSlot, PromptGroup, Sampling};
 use ebbtide_queue::client::{MemoryPort, WorkQueue, wall_clock_now};
 use ebbtide_queue::codec::{self, RunOrigin};
-use ebbtide_queue::control::{TrainerRecord, from_fields};
+use ebbtide_queue::control::{ResizeRecord, TrainerRecord, from_fields};
 use ebbtide_queue::memory::ShardSettings;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -110,7 +110,7 @@ fn units_are_named_as_in_the_vectors() {
     }
 }
 
-/// The Python client writes fields that only it and the controller's resize know.
+/// One hash holds what the trainer says, and what it is asked for.
 #[test]
 fn trainer_record_is_read_whatever_else_it_holds() {
     let fields = [
@@ -126,8 +126,10 @@ fn trainer_record_is_read_whatever_else_it_holds() {
         ("checkpoint_confirmed", "0"),
     ];
     let fields = fields.map(|(name, text)| (name.to_owned(), text.to_owned()));
-    let record: TrainerRecord = from_fields(&fields.into()).unwrap();
-    assert_eq!((record.step, record.heartbeat), (7, UnixMillis(9)));
+    let record: TrainerRecord = from_fields(&fields.clone().into()).unwrap();
+    assert_eq!((record.step, record.nodes, record.heartbeat), (7, Some(2), UnixMillis(9)));
+    let resize: ResizeRecord = from_fields(&fields.into()).unwrap();
+    assert_eq!((resize.size, resize.generation, resize.confirmed), (Some(3), 12, 11));
 }
 
 fn vectors() -> Value {

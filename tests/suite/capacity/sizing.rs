@@ -84,6 +84,7 @@ impl Agents<'_> {
             phase: TrainerPhase::Wait,
             step: 1,
             groups_per_step: 4,
+            nodes: None,
             heartbeat: UnixMillis(0),
         };
         self.queue.put_trainer(trainer).await.unwrap();

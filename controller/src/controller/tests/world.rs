@@ -3,10 +3,11 @@
 mod agents;
 mod direct;
 mod scorers;
+mod trainer;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, Mutex};
+use std::sync::{LazyLock, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use ebbtide_core::fabric::FabricVerdict;
@@ -24,9 +25,10 @@ use ebbtide_queue::reply::Reply;
 use tokio::time::Instant;
 
 pub use self::agents::{Agents, Told};
-use self::agents::{BEAT, holder};
+use self::agents::{TRAINERS, holder};
 pub use self::direct::DirectWorker;
 pub use self::scorers::score;
+use self::trainer::{FakeTrainer, report_trainer};
 use super::super::*;
 use crate::capacity::local::{LocalCapacity, LocalPool};
 use crate::image_rollout::NoGroups;
@@ -89,15 +91,25 @@ spec:
 }
 
 pub fn provider() -> LocalCapacity {
-    let pool = |name: &str| LocalPool {
+    provider_with(0)
+}
+
+/// The same with so many nodes in the pool of the trainer.
+fn provider_with(trainers: u32) -> LocalCapacity {
+    let pool = |name: &str, market, initial_nodes| LocalPool {
         name: name.parse().expect("valid"),
-        market: Market::Spot,
+        market,
         zone: None,
-        initial_nodes: 0,
+        initial_nodes,
         limit: 8,
     };
-    let pools = ["spot", "scorers", "cpus"].map(pool).into();
-    LocalCapacity::new(pools, Duration::from_secs(3), paused_clock)
+    let pools = [
+        pool("spot", Market::Spot, 0),
+        pool("scorers", Market::Spot, 0),
+        pool("cpus", Market::Spot, 0),
+        pool(TRAINERS, Market::OnDemand, trainers),
+    ];
+    LocalCapacity::new(pools.into(), Duration::from_secs(3), paused_clock)
 }
 
 pub fn config(policy: FleetPolicy) -> ControllerConfig {
@@ -171,7 +183,7 @@ pub struct World {
     pub port: Arc<FlakyPort>,
     pub provider: LocalCapacity,
     pub agents: Arc<Agents>,
-    pub phase: Arc<Mutex<TrainerPhase>>,
+    trainer: Arc<Mutex<FakeTrainer>>,
     pub metrics: Metrics,
     parts: EventParts,
     lease: MemoryLease,
@@ -186,19 +198,35 @@ impl World {
         Self::start_with(policy, EventParts::default()).await
     }
 
+    /// Starts it with a trainer of so many nodes in a pool of its own.
+    pub async fn start_with_trainer(policy: FleetPolicy, nodes: u32) -> Self {
+        Self::start_all(policy, EventParts::default(), Some(nodes)).await
+    }
+
     /// Starts it with queue of events, cluster and hooks.
     pub async fn start_with(policy: FleetPolicy, parts: EventParts) -> Self {
+        Self::start_all(policy, parts, None).await
+    }
+
+    async fn start_all(policy: FleetPolicy, parts: EventParts, trainers: Option<u32>) -> Self {
         let has_reward_stage = policy.has_reward_stage();
         let settings = ShardSettings { has_reward_stage, ..ShardSettings::default() };
         let memory = MemoryPort::new(2, settings, paused_clock);
         let port = Arc::new(FlakyPort { memory, is_away: AtomicBool::new(false) });
         let queue = WorkQueue::new(port.clone());
+        let record = TrainerRecord {
+            phase: TrainerPhase::Train,
+            step: 1,
+            groups_per_step: 2,
+            nodes: trainers,
+            heartbeat: UnixMillis(0),
+        };
         let mut world = Self {
             queue: queue.clone(),
             port,
-            provider: provider(),
+            provider: provider_with(trainers.unwrap_or(0)),
             agents: Arc::default(),
-            phase: Arc::new(Mutex::new(TrainerPhase::Train)),
+            trainer: Arc::new(Mutex::new(FakeTrainer { record, is_silent: false })),
             metrics: Metrics::new().expect("names differ"),
             parts,
             lease: MemoryLease::default(),
@@ -208,7 +236,7 @@ impl World {
             first: None,
         };
         world.agents.may_drain.store(true, Ordering::Relaxed);
-        world.tasks.spawn(report_trainer(queue.clone(), world.phase.clone()));
+        world.tasks.spawn(report_trainer(queue.clone(), world.trainer.clone()));
         world.tasks.spawn(world.agents.clone().obey(world.provider.clone(), queue));
         let (outside, shutdown) = (world.outside(world.status.clone()), world.shutdown.clone());
         world.first = Some(tokio::spawn(run(config(policy), outside, shutdown)));
@@ -272,6 +300,11 @@ impl World {
         if tokio::time::timeout(LIMIT, waits).await.is_err() {
             panic!("not in time: {event}; {:?}", self.snapshot());
         }
+    }
+
+    /// The trainer, to be changed.
+    pub fn trainer(&self) -> MutexGuard<'_, FakeTrainer> {
+        self.trainer.lock().expect("no panic")
     }
 
     pub fn snapshot(&self) -> Arc<Snapshot> {
@@ -347,17 +380,5 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.shutdown.cancel();
-    }
-}
-
-async fn report_trainer(queue: WorkQueue, phase: Arc<Mutex<TrainerPhase>>) {
-    loop {
-        let phase = *phase.lock().expect("no panic");
-        let heartbeat = UnixMillis(0);
-        let record = TrainerRecord { phase, step: 1, groups_per_step: 2, heartbeat };
-        if queue.put_trainer(record).await.is_err() {
-            tracing::debug!("queue is away");
-        }
-        tokio::time::sleep(BEAT).await;
     }
 }

@@ -87,6 +87,7 @@ fn every_choice_has_its_words() {
     let expected = [
         "run demo, mode act: decisions are carried out",
         "  on demand; nodes from pool fixed, one of these numbers: 2, 4",
+        "  asked to run on the next of them once it has been too slow, or too fast, for 30m",
         "  buffer limit = 1 step = 32 groups = 256 samples",
         "  a new replica gets work from the next update on",
         "  the pod of an engine that hangs for 15m is deleted",

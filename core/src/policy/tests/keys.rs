@@ -207,7 +207,7 @@ fn an_unknown_key_is_one_mistake_with_advice() {
             "    groupSize: 8",
             "    groupSize: 8\n    colour: red",
             "spec.trainer.colour is not a known key; known here: market, \
-             groupsPerStep, groupSize, pool, legalSizes (p.yaml:9:5)",
+             groupsPerStep, groupSize, pool, legalSizes, resizeAfter (p.yaml:9:5)",
         ),
     ];
     let text = |from, to| shortest_with("", &[(from, to)]);

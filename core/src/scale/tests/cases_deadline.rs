@@ -40,7 +40,8 @@ impl Race {
 
     fn set_done(&mut self, done: u64) -> ScalePlan {
         let step = u64::from(self.before) + done;
-        let trainer = TrainerView { phase: TrainerPhase::Wait, step, groups_per_step: 8 };
+        let trainer =
+            TrainerView { phase: TrainerPhase::Wait, step, groups_per_step: 8, nodes: None };
         self.world.seen.trainer = Signal::fresh(trainer);
         self.world.plan()
     }

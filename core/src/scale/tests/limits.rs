@@ -17,7 +17,8 @@ fn updates(world: &mut World, count: u64, parts: &[(TrainerPhase, u32)]) -> Scal
         for (phase, seconds) in parts {
             let step = world.seen.trainer.known().map_or(0, |trainer| trainer.step);
             let phase = *phase;
-            world.seen.trainer = Signal::fresh(TrainerView { phase, step, groups_per_step: 8 });
+            world.seen.trainer =
+                Signal::fresh(TrainerView { phase, step, groups_per_step: 8, nodes: None });
             plan = world.plan_for(SECOND * *seconds);
         }
         if let Signal::Known { value, .. } = &mut world.seen.trainer {

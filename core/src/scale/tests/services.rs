@@ -93,7 +93,8 @@ fn service_lasts_from_one_wave_to_the_next() {
         let work = if is_wave { 24 } else { 0 };
         world = world.with_work(0, work, 0);
         let (phase, step) = (TrainerPhase::Train, tick / 120);
-        world.seen.trainer = Signal::fresh(TrainerView { phase, step, groups_per_step: 8 });
+        world.seen.trainer =
+            Signal::fresh(TrainerView { phase, step, groups_per_step: 8, nodes: None });
         let plan = world.plan();
         if tick > 600 {
             gone.extend(actions(&plan));

@@ -159,8 +159,12 @@ impl Run {
 
     fn plan(&mut self) {
         let world = &mut self.world;
-        world.seen.trainer =
-            Signal::fresh(TrainerView { phase: self.phase, step: self.step, groups_per_step: 8 });
+        world.seen.trainer = Signal::fresh(TrainerView {
+            phase: self.phase,
+            step: self.step,
+            groups_per_step: 8,
+            nodes: None,
+        });
         world.seen.in_flight = Signal::fresh(whole(self.in_flight).into());
         world.seen.completed = Signal::fresh(whole(self.completed).into());
         let taken = if self.phase == TrainerPhase::Train { 8 } else { 0 };

@@ -75,6 +75,7 @@ impl World {
                 trainer_dollars_per_hour: None,
                 budget: None,
                 deadline: None,
+                trainer: None,
                 pools: pools.iter().map(pool).collect(),
             },
             seen: Observation {
@@ -92,7 +93,10 @@ impl World {
                     phase: TrainerPhase::Train,
                     step: 0,
                     groups_per_step: 8,
+                    nodes: None,
                 }),
+                trainer_resize: None,
+                trainer_pool: None,
                 policy_version: Signal::fresh(crate::ids::PolicyVersion(0)),
                 replicas: Signal::fresh(Vec::new()),
                 pools: pools.iter().map(view).collect(),
@@ -157,7 +161,8 @@ impl World {
 
     pub fn with_phase(mut self, phase: TrainerPhase) -> Self {
         let step = self.seen.trainer.known().map_or(0, |trainer| trainer.step);
-        self.seen.trainer = Signal::fresh(TrainerView { phase, step, groups_per_step: 8 });
+        self.seen.trainer =
+            Signal::fresh(TrainerView { phase, step, groups_per_step: 8, nodes: None });
         self
     }
 
@@ -358,7 +363,8 @@ impl World {
             self.pass(Duration::from_secs(1));
             self.seen.completed = Signal::fresh(seconds * together / in_flight_seconds);
             let step = seconds / busy_seconds;
-            let trainer = TrainerView { phase: TrainerPhase::Train, step, groups_per_step: 8 };
+            let trainer =
+                TrainerView { phase: TrainerPhase::Train, step, groups_per_step: 8, nodes: None };
             self.seen.trainer = Signal::fresh(trainer);
             self.memory.pace = self.memory.pace.advance(&self.seen, false, false);
             assert!(seconds < 20_000, "the pace must become measurable");

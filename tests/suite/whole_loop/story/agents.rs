@@ -139,6 +139,7 @@ async fn look(
             phase: TrainerPhase::Wait,
             step: orders.step,
             groups_per_step: size.groups_per_step(),
+            nodes: None,
             heartbeat: UnixMillis(0),
         })
         .await?;

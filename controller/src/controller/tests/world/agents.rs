@@ -12,6 +12,9 @@ use ebbtide_queue::control::{DrainProgress, DrainState, NodeRecord, NodeRole, No
 
 use crate::capacity::local::{LocalCapacity, LocalNode, NodeOrder};
 
+/// The pool of the trainer.
+pub const TRAINERS: &str = "trainers";
+
 /// Time between two reports.
 pub const BEAT: Duration = Duration::from_millis(500);
 
@@ -104,6 +107,7 @@ fn record(node: &LocalNode, state: NodeState) -> NodeRecord {
         role: match node.pool.as_str() {
             "scorers" => NodeRole::Reward,
             "cpus" => NodeRole::Environment,
+            TRAINERS => NodeRole::Trainer,
             _ => NodeRole::Rollout,
         },
         instance_id: Some(node.instance.0.clone()),

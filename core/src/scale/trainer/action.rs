@@ -1,0 +1,119 @@
+//! The steps of a resize, and how it ends.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::NodeName;
+use crate::observation::InstanceId;
+use crate::policy::PoolName;
+
+/// One step of a resize. Each may be repeated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrainerAction {
+    /// Asks the trainer for another size.
+    Request {
+        /// Nodes that it runs on.
+        from: u32,
+        /// Nodes that it shall run on.
+        to: u32,
+    },
+    /// Asks its pool for more nodes, by their absolute number.
+    Raise {
+        /// The pool.
+        pool: PoolName,
+        /// What it is asked for so far, in nodes.
+        from: u32,
+        /// What it shall be asked for, in nodes.
+        to: u32,
+    },
+    /// Terminates exactly the instances that the trainer has left.
+    Release {
+        /// Their pool.
+        pool: PoolName,
+        /// The instances.
+        instances: Vec<InstanceId>,
+    },
+    /// Ends a request, carried out or not.
+    End {
+        /// The request.
+        generation: u64,
+        /// The size that was asked for.
+        size: u32,
+        /// How it ended.
+        how: ResizeEnd,
+        /// Nodes that are gone with it, whose records go as well.
+        gone: Vec<NodeName>,
+    },
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResizeEnd {
+    /// The trainer runs on as many nodes.
+    Done,
+    /// The trainer did not confirm it in time.
+    NotConfirmed,
+    /// The trainer confirmed it and did not take the nodes in time.
+    NotTaken,
+    /// The trainer runs on more nodes than it confirmed.
+    TakenBack,
+    /// The policy does not allow the size any more.
+    NotLegal,
+    /// The budget does not pay for it any more.
+    TooDear,
+    /// The run has ended.
+    RunEnded,
+}
+
+impl TrainerAction {
+    /// All words of [`TrainerAction::kind`], for metrics.
+    pub const KINDS: [&str; 4] = ["request", "raise", "release", "end"];
+
+    /// The word in metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Request { .. } => "request",
+            Self::Raise { .. } => "raise",
+            Self::Release { .. } => "release",
+            Self::End { .. } => "end",
+        }
+    }
+}
+
+impl fmt::Display for TrainerAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request { from, to } => {
+                write!(f, "ask the trainer to run on {to} nodes instead of {from}")
+            }
+            Self::Raise { pool, from, to } => {
+                write!(f, "raise pool {pool} of the trainer from {from} to {to}")
+            }
+            Self::Release { pool, instances } => {
+                let instances: Vec<&str> = instances.iter().map(|id| id.0.as_str()).collect();
+                let instances = instances.join(", ");
+                write!(f, "terminate what the trainer has left in pool {pool}: {instances}")
+            }
+            Self::End { size, how, .. } => {
+                write!(f, "end the request for a trainer of {size} nodes: {how}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for ResizeEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Done => "it runs on so many",
+            Self::NotConfirmed => "it did not confirm in time",
+            Self::NotTaken => "it confirmed, and did not take its nodes in time",
+            Self::TakenBack => "it runs on more nodes than it confirmed, none is terminated",
+            Self::NotLegal => "the policy does not allow that size any more",
+            Self::TooDear => "the budget does not pay for that size any more",
+            Self::RunEnded => "the run has ended",
+        })
+    }
+}

@@ -1,0 +1,53 @@
+//! For how long the trainer has been too slow, or too fast.
+
+use std::time::Duration;
+
+use crate::scale::reason::Direction;
+use crate::time::UnixMillis;
+
+/// Longest time between two looks that is believed to have been alike throughout.
+const GAP_MAX: Duration = Duration::from_mins(10);
+
+/// Share of the window for which the evidence may be missing: a buffer that touches its target
+/// once is no new beginning.
+const MISSED_SHARE: u32 = 10;
+
+/// What has been wanted, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Watch {
+    /// When it was last looked, as long as time counts.
+    looked_at: Option<UnixMillis>,
+    wants: Option<Direction>,
+    held: Duration,
+    missed: Duration,
+}
+
+impl Watch {
+    /// The time until the next look does not count.
+    pub fn pause(&mut self) {
+        self.looked_at = None;
+    }
+
+    /// Takes in what is wanted now. The opposite begins anew, and so does a lack of evidence for
+    /// longer than a tenth of the window, `after`.
+    pub fn look(&mut self, wants: Option<Direction>, after: Duration, now: UnixMillis) {
+        let gap = self.looked_at.map_or(Duration::ZERO, |at| now.since(at));
+        let gap = if gap <= GAP_MAX { gap } else { Duration::ZERO };
+        self.looked_at = Some(now);
+        if wants.is_some() && wants == self.wants {
+            self.held = self.held.saturating_add(gap);
+        } else if wants.is_some() {
+            *self = Self { wants, looked_at: self.looked_at, ..Self::default() };
+        } else {
+            self.missed = self.missed.saturating_add(gap);
+            if self.missed > after / MISSED_SHARE {
+                *self = Self { looked_at: self.looked_at, ..Self::default() };
+            }
+        }
+    }
+
+    /// For how long that has been wanted.
+    pub fn held(&self, direction: Direction) -> Duration {
+        if self.wants == Some(direction) { self.held } else { Duration::ZERO }
+    }
+}
