@@ -32,6 +32,8 @@ from ebbtide import (
     PromptGroup,
     Queue,
     QueueUnavailable,
+    Resize,
+    ResizeRefused,
     Sample,
     Sampling,
     Score,
@@ -107,11 +109,14 @@ class Loop:
         self._enqueued = 0
         self._failures_read = [""] * queue.layout.shards
         self._failed = 0
+        # A real one knows them from its launcher.
+        self._nodes = [f"trainer-{number}" for number in range(arguments.nodes)]
         self.books = Books()
 
     def run(self) -> None:
         """Trains for the given number of steps."""
         last = self._version + self._arguments.steps
+        self._trainer.report_phase("wait", step=self._version, size=len(self._nodes))
         while self._version < last:
             batch = self._collect()
             with self._trainer.kept_alive():
@@ -216,11 +221,24 @@ class Loop:
         """Between two updates nothing is in hand: a safe point."""
         resize = self._trainer.pending_resize()
         if resize is not None:
-            self._trainer.confirm_safe_point(resize)
+            self._resize(resize)
         checkpoint = self._trainer.pending_checkpoint()
         if checkpoint is not None:
             self._trainer.report_phase("checkpoint")
             self._trainer.confirm_safe_point(checkpoint=checkpoint)
+
+    def _resize(self, resize: Resize) -> None:
+        """A trainer would lay itself out anew here, without the nodes that it leaves; new ones it
+        takes at a later safe point, when they are there, and says so then."""
+        leaves = self._nodes[resize.size :]
+        try:
+            self._trainer.confirm_safe_point(resize, released=leaves)
+        except ResizeRefused as error:
+            print(f"stays on {len(self._nodes)} nodes: {error}", flush=True)
+            return
+        grows = range(len(self._nodes), resize.size)
+        self._nodes = self._nodes[: resize.size] + [f"trainer-{number}" for number in grows]
+        self._trainer.report_phase("wait", size=len(self._nodes))
 
     def account(self) -> str:
         """What there was, for people."""
@@ -274,6 +292,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=200, help="of a response (200)")
     parser.add_argument("--max-lag", type=int, default=2, help="staleness bound (2)")
     parser.add_argument("--seed", type=int, default=7, help="chooses the prompts (7)")
+    parser.add_argument("--nodes", type=int, default=1, help="that it runs on at first (1)")
     parser.add_argument("--engine", action="append", default=[], metavar="URL",
                         help="an engine that no agent reports; may be repeated")  # fmt: skip
     parser.add_argument("--create", action="store_true", help="lay the run out if nobody has")

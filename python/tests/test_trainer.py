@@ -12,6 +12,7 @@ from ebbtide import (
     InvalidInput,
     PolicyVersionRefused,
     Queue,
+    ResizeRefused,
     SealedGroup,
     TrainerPhase,
 )
@@ -269,12 +270,14 @@ def test_controller_asks_and_the_trainer_confirms_at_a_safe_point(
     asked = trainer.pending_resize()
     assert asked is not None and (asked.size, asked.generation) == (3, 12)
     redis_server.command("HSET", key, "resize_size", 5, "resize_generation", 13)
-    trainer.confirm_safe_point(asked)
+    with pytest.raises(ResizeRefused, match="go on with the nodes that you had"):
+        trainer.confirm_safe_point(asked)
     newer = trainer.pending_resize()
     assert newer is not None and newer.size == 5, "a newer request stays pending"
     trainer.confirm_safe_point(newer)
-    trainer.confirm_safe_point(asked)
-    assert trainer.pending_resize() is None, "an older confirmation takes nothing back"
+    trainer.confirm_safe_point(newer)
+    assert trainer.pending_resize() is None
+    assert redis_server.command("HGET", key, "size") is None, "it says so once it has grown"
     assert redis_server.command("HGET", key, "confirmed_generation") == b"13"
     redis_server.command("HSET", key, "checkpoint_requested", 1764000000123)
     assert trainer.pending_checkpoint() == 1764000000123
@@ -285,3 +288,24 @@ def test_controller_asks_and_the_trainer_confirms_at_a_safe_point(
         trainer.confirm_safe_point(checkpoint=1764000000124)
     with pytest.raises(InvalidInput, match="nothing to confirm"):
         trainer.confirm_safe_point()
+
+
+def test_trainer_that_shrinks_names_the_nodes_that_it_has_left(
+    queue: Queue, redis_server: Server
+) -> None:
+    trainer = queue.trainer("t", groups_per_step=4)
+    trainer.report_phase("wait", step=1, size=4)
+    key = f"{{{queue.run}:c}}:trainer"
+    redis_server.command("HSET", key, "resize_size", 2, "resize_generation", 1)
+    asked = trainer.pending_resize()
+    assert asked is not None
+    with pytest.raises(InvalidInput, match="must name those that it has left"):
+        trainer.confirm_safe_point(asked)
+    trainer.confirm_safe_point(asked, released=["n3", "n4"])
+    assert redis_server.command("HGET", key, "resize_released") == b"n3,n4"
+    assert redis_server.command("HGET", key, "size") == b"2"
+    trainer.heartbeat()
+    assert redis_server.command("HGET", key, "size") == b"2", "later reports take nothing back"
+    redis_server.command("HDEL", key, "resize_size", "resize_released")
+    redis_server.command("HSET", key, "resize_generation", 2)
+    assert trainer.pending_resize() is None, "it was withdrawn"

@@ -18,6 +18,7 @@ from .errors import (
     QueueBusy,
     QueueUnavailable,
     QueueUnsuitable,
+    ResizeRefused,
 )
 from .events import Keep, NodeEvent, NodeNotice, NodeState, Release, Reopened
 from .layout import Durability, Layout
@@ -84,6 +85,7 @@ __all__ = [
     "Release",
     "Reopened",
     "Resize",
+    "ResizeRefused",
     "Response",
     "ResumePolicy",
     "Sample",

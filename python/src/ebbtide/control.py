@@ -125,6 +125,20 @@ def put(
     return bool(link.call("control_put", keys, args) != 0)
 
 
+def confirm_resize(link: Link, resize: Resize, released: Sequence[str]) -> bool:
+    """Says that a request for another size may be carried out, by a trainer that has left these
+    nodes; `False` when it is not the one that holds.
+
+    Raises:
+        QueueUnavailable: no answer.
+    """
+    keys = [link.control_key("trainer"), link.control_key("generation")]
+    args = ["CONFIRM", resize.size, resize.generation, ",".join(released)]
+    fields = _fields(link.call("control_resize", keys, args))
+    holds = (number(fields, "resize_generation"), number(fields, "confirmed_generation"))
+    return holds == (resize.generation, resize.generation)
+
+
 def read_engines(link: Link) -> list[Engine]:
     """Every engine on record, by replica and number; records that make no sense are left out.
 

@@ -61,6 +61,11 @@ class ProtocolError(EbbtideError):
     """Redis holds or answered something that this version does not know."""
 
 
+class ResizeRefused(EbbtideError):
+    """The request for another size is not the one that holds any more: nothing has changed, and
+    the trainer goes on with the nodes that it had."""
+
+
 class PolicyVersionRefused(EbbtideError):
     """A policy version was not published: it is lower than the one that holds, or it holds already
     with other weights.

@@ -17,10 +17,11 @@ from .errors import (
     PolicyVersionRefused,
     ProtocolError,
     QueueBusy,
+    ResizeRefused,
 )
 from .layout import Layout
 from .link import CONTROL_HINT, Link
-from .names import NUMBER_LIMIT, check_consumer, check_group_id, shard_of
+from .names import NUMBER_LIMIT, check_consumer, check_group_id, check_node, shard_of
 from .samples import SealedGroup
 from .status import Status
 from .taking import Taker
@@ -292,9 +293,9 @@ class Trainer:
         Raises:
             QueueUnavailable: no answer.
         """
+        # One after the other: a report that was overtaken must not take back what came after it.
         with self._lock:
-            fields = dict(self._reported)
-        control.put(self._link, "trainer", "merge", fields)
+            control.put(self._link, "trainer", "merge", self._reported)
 
     @contextmanager
     def kept_alive(self, every_s: float = 5.0) -> Iterator[None]:
@@ -328,7 +329,8 @@ class Trainer:
         Args:
             phase: `train`, `sync`, `wait`, `checkpoint` or `done`.
             step: updates that it has finished; `None` leaves it as it was.
-            size: nodes that it runs on, after a resize; `None` leaves it as it was.
+            size: nodes that it runs on, said at every start and once it has grown; `None` leaves
+                it as it was.
 
         Raises:
             InvalidInput: an argument is out of its range.
@@ -350,8 +352,8 @@ class Trainer:
             QueueUnavailable: no answer.
         """
         record = self._record()
-        generation = _pending(record, *_RESIZE)
-        return Resize(control.number(record, "resize_size"), generation) if generation else None
+        size, generation = control.number(record, "resize_size"), _pending(record, *_RESIZE)
+        return Resize(size, generation) if size and generation else None
 
     def pending_checkpoint(self) -> int | None:
         """The request for a checkpoint that the trainer has not confirmed, by its moment in ms on
@@ -363,40 +365,68 @@ class Trainer:
         return _pending(self._record(), *_CHECKPOINT)
 
     def confirm_safe_point(
-        self, resize: Resize | None = None, *, checkpoint: int | None = None
+        self,
+        resize: Resize | None = None,
+        *,
+        released: Iterable[str] = (),
+        checkpoint: int | None = None,
     ) -> None:
         """Says, between two updates, that what was asked for may happen now.
 
-        Only then does the controller change the trainer's size. A newer request than the one that
-        is confirmed stays pending.
+        Only then does the controller change the trainer's size. To grow, confirm, go on, and say
+        `report_phase(..., size=...)` once you run on the new nodes; heartbeats must go on. To
+        shrink, leave nodes first: those that are `released` are terminated, and no others.
 
         Args:
             resize: what `pending_resize` gave.
+            released: to shrink: names of the nodes that the trainer has left. From now on it runs
+                on as many as it was asked to.
             checkpoint: what `pending_checkpoint` gave, once the checkpoint is safe.
 
         Raises:
-            InvalidInput: nothing is confirmed, or what was never asked for.
+            InvalidInput: nothing is confirmed, or what was never asked for, or a trainer that
+                shrinks names no node.
+            ResizeRefused: the controller has withdrawn the request, or asks for another size.
             QueueUnavailable: no answer; repeating it is harmless.
         """
-        record, said = self._record(), {}
-        confirmed = (
-            ("resize", resize.generation if resize else None, *_RESIZE),
-            ("checkpoint", checkpoint, *_CHECKPOINT),
-        )
-        for what, value, asked_in, confirmed_in in confirmed:
-            if value is None:
-                continue
-            newest = control.number(record, asked_in)
-            if not 0 < value <= newest:
-                raise InvalidInput(f"{what} {value} was never asked for, the newest is {newest}")
-            said[confirmed_in] = max(value, control.number(record, confirmed_in))
-        if not said:
+        if resize is None and checkpoint is None:
             raise InvalidInput(
                 "nothing to confirm: give what pending_resize or pending_checkpoint gave"
             )
-        control.put(self._link, "trainer", "merge", said)
+        if checkpoint is not None:
+            self._confirm_checkpoint(checkpoint)
+        if resize is not None:
+            self._confirm_resize(resize, [check_node(node) for node in released])
         self._link.wake(CONTROL_HINT)
 
+    def _confirm_checkpoint(self, checkpoint: int) -> None:
+        asked_in, confirmed_in = _CHECKPOINT
+        record = self._record()
+        newest = control.number(record, asked_in)
+        if not 0 < checkpoint <= newest:
+            raise InvalidInput(
+                f"checkpoint {checkpoint} was never asked for, the newest is {newest}"
+            )
+        confirmed = max(checkpoint, control.number(record, confirmed_in))
+        control.put(self._link, "trainer", "merge", {confirmed_in: confirmed})
+
+    def _confirm_resize(self, resize: Resize, released: list[str]) -> None:
+        with self._lock:
+            size = self._reported.get("size") or control.number(self._record(), "size")
+            if resize.size > size and released:
+                raise InvalidInput(f"a trainer that grows leaves no node, got {released}")
+            if resize.size < size and not released:
+                raise InvalidInput(
+                    f"a trainer that shrinks from {size} nodes to {resize.size} must name those "
+                    "that it has left, got none"
+                )
+            if not control.confirm_resize(self._link, resize, released):
+                raise ResizeRefused(
+                    f"resize {resize.generation} of run {self._link.run} to {resize.size} nodes was "
+                    "refused: another request holds, or none; go on with the nodes that you had"
+                )
+            if released:
+                self._reported["size"] = resize.size
     def _record(self) -> dict[str, str]:
         return control.read(self._link, ["trainer"]).fields[0]
 
