@@ -14,6 +14,7 @@ use super::plan::{Action, LeaveReason};
 use super::reason::{CapacityReason, Reason};
 use super::terms::SizingTerms;
 use super::value::replica_price;
+use crate::observation::ReplicaView;
 
 /// What may still be spent.
 pub(super) struct Spending {
@@ -119,7 +120,9 @@ pub(super) fn drain_unpaid(
     actions: &mut Vec<Action>,
     reasons: &mut Vec<Reason>,
 ) {
-    let Some(mut over) = overspent(terms, census).filter(|over| *over > 0.0) else { return };
+    let leaving = dollars_leaving(terms, census, actions);
+    let over = overspent(terms, census).map(|over| over - leaving);
+    let Some(mut over) = over.filter(|over| *over > 0.0) else { return };
     reasons.push(CapacityReason::BudgetExceeded { over_cents: cents(over) }.into());
     let is_drain = |action: &&Action| matches!(action, Action::RequestDrain { .. });
     let asked = u32::try_from(actions.iter().filter(is_drain).count()).unwrap_or(u32::MAX);
@@ -130,7 +133,7 @@ pub(super) fn drain_unpaid(
     pools.sort_by(|a, b| price(b).total_cmp(&price(a)));
     for pool in pools.into_iter().filter(|pool| price(pool) > 0.0) {
         let wanted = whole((over / price(pool)).ceil()).min(most);
-        let is_here = |replica: &crate::observation::ReplicaView| {
+        let is_here = |replica: &ReplicaView| {
             let is_asked = actions.iter().any(|action| action.asks_to_drain(&replica.id));
             replica.pool.as_ref() == Some(&pool.terms.name) && !is_asked
         };
@@ -145,6 +148,14 @@ pub(super) fn drain_unpaid(
             return;
         }
     }
+}
+
+/// What the replicas cost that these actions ask to drain, in dollars per hour.
+fn dollars_leaving(terms: &SizingTerms, census: &Census<'_>, actions: &[Action]) -> f64 {
+    let is_asked = |it: &&ReplicaView| actions.iter().any(|action| action.asks_to_drain(&it.id));
+    let leaving = census.replicas.iter().filter(is_asked);
+    let pools = leaving.filter_map(|it| census.pools.get(census.rank(it.pool.as_ref())));
+    pools.filter_map(|pool| replica_price(terms, pool.terms).ok()).sum()
 }
 
 /// What runs and stays beyond the budget, in dollars per hour; `None` without a budget, or while a

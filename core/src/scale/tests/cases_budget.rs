@@ -143,3 +143,15 @@ fn swap_must_be_paid_as_well() {
     world.terms.budget = budget(160.0, Some(0.0));
     assert_eq!(actions(&world.plan()), ["raise pool spot from 1 to 2"]);
 }
+
+/// What goes because fewer are needed is not paid any more either.
+#[test]
+fn replica_that_goes_anyway_counts_for_the_budget() {
+    let mut world = overspent_world(239.0).with_bounds(1, 4);
+    world.terms.budget = budget(240.0, Some(100.0));
+    assert!(world.plan_for(Duration::from_secs(55)).is_settled());
+    world.terms.budget = budget(239.0, Some(100.0));
+    world.pass(Duration::from_secs(5));
+    let plan = world.plan();
+    assert_eq!(actions(&plan), ["ask on-demand-5 to drain"], "{plan}");
+}
