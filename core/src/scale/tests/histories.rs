@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use self::granting::{ends_in, replica_of};
 use self::rules::check;
 use super::goals::{Goals, any_goals};
 use super::laws::{PHASES, PURPOSES, STAGES, blind};
 use super::world::World;
-use crate::ids::ReplicaId;
 use crate::observation::{FailureKind, InstanceState, ReplicaState, Signal};
 use crate::policy::Market;
 use crate::scale::{Action, ActionResult, CapacityReason, Reason, SILENCE_LIMIT, ScalePlan};
@@ -315,17 +315,6 @@ impl World {
     }
 }
 
-/// Whom an action is about, when that is a replica.
-fn replica_of(action: &Action) -> Option<&ReplicaId> {
-    match action {
-        Action::CancelDrain { replica, .. }
-        | Action::RequestDrain { replica, .. }
-        | Action::Retire { replica, .. }
-        | Action::Forget { replica, .. } => Some(replica),
-        Action::Raise { .. } | Action::Discard { .. } => None,
-    }
-}
-
 proptest! {
     #[test]
     fn every_plan_of_any_history_keeps_to_the_laws(history in history()) {
@@ -379,7 +368,13 @@ proptest! {
                     }
                     _ => replica_of(one).is_some() && replica_of(one) == replica_of(other),
                 };
-                let is_new = |one: &Action| !plan.actions.iter().any(|it| is_about(it, one));
+                // What ends in a pool lowers what was just asked of it.
+                let is_lowered = |one: &Action| {
+                    matches!(one, Action::Raise { pool, .. } if ends_in(&plan, pool))
+                };
+                let is_new = |one: &Action| {
+                    is_lowered(one) || !plan.actions.iter().any(|it| is_about(it, one))
+                };
                 // What was learned in between may ask for another size.
                 let is_excused = again.desired != plan.desired;
                 let is_kept_to = is_excused || again.actions.iter().all(is_new);

@@ -1,8 +1,10 @@
 //! A world in which everything was granted and nothing is over yet.
 
+use crate::ids::ReplicaId;
 use crate::observation::{
     DrainPurpose, DrainStage, InstanceId, InstanceState, PoolSize, ReplicaState, Signal,
 };
+use crate::policy::PoolName;
 use crate::scale::tests::world::{World, pool_name};
 use crate::scale::{Action, ActionResult, ScalePlan};
 
@@ -56,4 +58,24 @@ impl World {
         }
         size.desired = size.desired.saturating_sub(u32::try_from(instances.len()).expect("few"));
     }
+}
+
+/// Whom an action is about, when that is a replica.
+pub(super) fn replica_of(action: &Action) -> Option<&ReplicaId> {
+    match action {
+        Action::CancelDrain { replica, .. }
+        | Action::RequestDrain { replica, .. }
+        | Action::Retire { replica, .. }
+        | Action::Forget { replica, .. } => Some(replica),
+        Action::Raise { .. } | Action::Discard { .. } => None,
+    }
+}
+
+/// Whether a plan terminates anything in a pool.
+pub(super) fn ends_in(plan: &ScalePlan, name: &PoolName) -> bool {
+    let ends = |action: &Action| match action {
+        Action::Retire { pool, .. } | Action::Discard { pool, .. } => pool == name,
+        _ => false,
+    };
+    plan.actions.iter().any(ends)
 }
