@@ -115,15 +115,20 @@ async fn services_are_sized_by_sqs_and_by_a_stream_and_their_decisions_replay() 
         jobs.send(&format!("job-{body}")).await;
     }
     desired(&scorers, 3, &controller).await;
-    let url = format!("http://{listen}/status");
-    let status: Value = reqwest::get(&url).await.unwrap().json().await.unwrap();
-    let of = |role: &str| {
-        let services = status["services"].as_array().unwrap();
-        services.iter().find(|it| it["role"] == role).cloned().expect("it has a row")
+    let of = |status: &Value, role: &str| {
+        let services = status["services"].as_array().cloned().unwrap_or_default();
+        services.into_iter().find(|it| it["role"] == role).unwrap_or_default()
     };
-    assert_eq!((&of("reward")["waiting"], &of("reward")["desired"]), (&5.into(), &3.into()));
-    let reasons = of("environment")["reasons"].to_string();
-    assert!(reasons.contains("no such key") && of("environment")["waiting"].is_null(), "{status}");
+    let url = format!("http://{listen}/status");
+    let status = until("the plan at /status", EVENT_LIMIT, || async {
+        let status: Value = reqwest::get(&url).await.ok()?.json().await.ok()?;
+        let scorers = of(&status, "reward");
+        let is_known = scorers["waiting"] == 5 && scorers["desired"] == 3;
+        let is_missing = of(&status, "environment")["reasons"].to_string().contains("no such key");
+        (is_known && is_missing).then_some(status)
+    });
+    let status = status.await.unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    assert!(of(&status, "environment")["waiting"].is_null(), "unknown is not zero: {status}");
     assert_eq!(sandboxes.desired().await, 0);
     assert_eq!(status["problems"], Value::Array(Vec::new()), "sizing does its work");
 
@@ -132,15 +137,18 @@ async fn services_are_sized_by_sqs_and_by_a_stream_and_their_decisions_replay() 
         say(&redis, "XADD sandbox-jobs * job 1").await;
     }
     desired(&sandboxes, 2, &controller).await;
-    let text = reqwest::get(format!("http://{listen}/metrics")).await.unwrap();
-    let text = text.text().await.unwrap();
-    for line in [
+    let lines = [
         "ebbtide_queue_depth{role=\"environment\"} 3",
         "ebbtide_replicas_desired{role=\"reward\"} 3",
         "ebbtide_replicas_desired{role=\"rollout\"} 0",
-    ] {
-        assert!(text.contains(line), "{line} is missing in\n{text}");
-    }
+    ];
+    let url = format!("http://{listen}/metrics");
+    until("the metrics of each group", EVENT_LIMIT, || async {
+        let text = reqwest::get(&url).await.ok()?.text().await.ok()?;
+        lines.iter().all(|line| text.contains(line)).then_some(())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
     drop(controller);
 
     // What was recorded is told, and is decided the same again.
