@@ -17,7 +17,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use kube::Client;
 use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams, PropagationPolicy};
 
-use super::cluster::pod::{SeenPod, in_the_way};
+use super::cluster::pod::{SET_NAME, SeenPod, in_the_way, pod_name};
 use super::cluster::{Cluster, Waiting, is_absent, is_taken, leader_worker_sets, within};
 use super::{Capacity, CapacityError, look_at_each};
 use copies::{Copies, TEMPLATE_LABEL};
@@ -43,12 +43,30 @@ impl WorkersCapacity {
         self.cluster.objects(&leader_worker_sets(), space(workers))
     }
 
+    async fn template(&self, workers: &WorkersTemplate) -> Result<DynamicObject, CapacityError> {
+        within("get of the template", self.sets(workers).get(workers.template.as_str())).await
+    }
+
     async fn read(&self, workers: &WorkersTemplate) -> Result<Copies, CapacityError> {
-        let sets = self.sets(workers);
-        let template = within("get of the template", sets.get(workers.template.as_str())).await?;
-        let list = ListParams::default().labels(&of_template(workers));
+        let template = self.template(workers).await?;
+        let (sets, list) =
+            (self.sets(workers), ListParams::default().labels(&of_template(workers)));
         let labelled = within("list of LeaderWorkerSets", sets.list(&list)).await?;
         Copies::read(template, labelled.items)
+    }
+
+    /// Some of the copies, by name.
+    async fn read_some(
+        &self,
+        workers: &WorkersTemplate,
+        names: &BTreeSet<String>,
+    ) -> Result<Copies, CapacityError> {
+        let (template, sets) = (self.template(workers).await?, self.sets(workers));
+        let mut found = Vec::new();
+        for name in names {
+            found.extend(within("get of a LeaderWorkerSet", sets.get_opt(name)).await?);
+        }
+        Copies::read(template, found)
     }
 
     /// The names of all sets, the template's own and those of others.
@@ -60,6 +78,28 @@ impl WorkersCapacity {
 
     async fn pods(&self, workers: &WorkersTemplate) -> Result<Vec<SeenPod>, CapacityError> {
         self.cluster.seen_pods(space(workers), &of_template(workers)).await
+    }
+
+    /// The pods of the groups that these instances are of. That is read for each replica that goes,
+    /// so no more is read than concerns it, however large the pool is.
+    async fn pods_of_groups(
+        &self,
+        workers: &WorkersTemplate,
+        instances: &[InstanceId],
+    ) -> Result<Vec<SeenPod>, CapacityError> {
+        let pods = self.cluster.pods(space(workers));
+        let mut left: BTreeSet<&InstanceId> = instances.iter().collect();
+        let mut found = Vec::new();
+        while let Some(id) = left.pop_first() {
+            let pod = within("get of a pod", pods.get_opt(pod_name(id))).await?;
+            let seen = pod.as_ref().and_then(SeenPod::read);
+            let Some(set) = seen.and_then(|pod| pod.set) else { continue };
+            let selector = format!("{},{SET_NAME}={set}", of_template(workers));
+            let group = self.cluster.seen_pods(space(workers), &selector).await?;
+            left.retain(|id| !group.iter().any(|pod| pod.id() == **id));
+            found.extend(group);
+        }
+        Ok(found)
     }
 
     async fn look(&self, pool: &Pool) -> Result<PoolView, CapacityError> {
@@ -167,10 +207,13 @@ impl Capacity for WorkersCapacity {
 
     async fn terminate(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError> {
         let workers = template_of(pool)?;
-        let copies = self.read(workers).await?;
-        let pods = self.pods(workers).await?;
-        let sets = self.sets(workers);
-        for name in sets_to_delete(&pods, instances)? {
+        let pods = self.pods_of_groups(workers, instances).await?;
+        let names = sets_to_delete(&pods, instances)?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        let (copies, sets) = (self.read_some(workers, &names).await?, self.sets(workers));
+        for name in names {
             let Some(uid) = copies.uid_of(&name) else { continue };
             // In the foreground: the name is free again only once its pods are gone.
             let parameters = DeleteParams {

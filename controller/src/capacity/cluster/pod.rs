@@ -99,6 +99,11 @@ impl SeenPod {
     }
 }
 
+/// The name of the pod that an instance is, whoever bears it now.
+pub(in crate::capacity) fn pod_name(id: &InstanceId) -> &str {
+    id.0.split_once('/').map_or(id.0.as_str(), |(name, _)| name)
+}
+
 /// The pod of a group because of which it may not go: the one that leads it, unless that is named;
 /// where none leads, any that is not named. Pods without a node are in nobody's way.
 pub(in crate::capacity) fn in_the_way<'a>(
