@@ -17,7 +17,14 @@ pub type FigureRow = (&'static str, &'static str, Option<f64>);
 pub struct Figures {
     name: &'static str,
     rows: &'static [FigureRow],
-    values: BTreeMap<&'static str, f64>,
+    values: BTreeMap<&'static str, Figure>,
+}
+
+/// What was found for one key.
+#[derive(Debug, Clone, Copy)]
+enum Figure {
+    Number(f64),
+    Truth(bool),
 }
 
 impl Figures {
@@ -32,10 +39,23 @@ impl Figures {
     /// # Panics
     /// It has no row.
     pub fn set(&mut self, key: &str, value: f64) {
+        println!("{key} = {value:.3}");
+        self.note(key, Figure::Number(value));
+    }
+
+    /// Sets whether something holds.
+    ///
+    /// # Panics
+    /// It has no row.
+    pub fn set_truth(&mut self, key: &str, holds: bool) {
+        println!("{key} = {holds}");
+        self.note(key, Figure::Truth(holds));
+    }
+
+    fn note(&mut self, key: &str, figure: Figure) {
         let row = self.rows.iter().find(|row| row.1 == key);
         let (_, key, _) = row.unwrap_or_else(|| panic!("{key} has no row"));
-        println!("{key} = {value:.3}");
-        self.values.insert(key, value);
+        self.values.insert(key, figure);
     }
 
     /// One line a figure: the words, the value, the goal and whether it holds.
@@ -43,7 +63,14 @@ impl Figures {
     pub fn table(&self) -> String {
         let mut text = format!("{:66}{:>10}{:>12}\n", "", "measured", "at most");
         for (words, key, goal) in self.rows {
-            let Some(value) = self.values.get(key) else { continue };
+            let value = match self.values.get(key) {
+                Some(Figure::Number(value)) => value,
+                Some(Figure::Truth(holds)) => {
+                    let _ = writeln!(text, "{words:66}{holds:>10}");
+                    continue;
+                }
+                None => continue,
+            };
             let goal = goal.map_or(String::new(), |goal| {
                 format!("{goal:>12}{}", if *value <= goal { "" } else { "  missed" })
             });
@@ -59,8 +86,11 @@ impl Figures {
     pub fn write(&self, root: &Path) -> anyhow::Result<()> {
         let file = format!("target/bench/{}.json", self.name);
         let path = root.join(&file);
-        let rounded = |value: &f64| json!((value * 1_000.0).round() / 1_000.0);
-        let value = |key| self.values.get(key).map_or(Value::Null, rounded);
+        let written = |figure: &Figure| match figure {
+            Figure::Number(value) => json!((value * 1_000.0).round() / 1_000.0),
+            Figure::Truth(holds) => json!(holds),
+        };
+        let value = |key| self.values.get(key).map_or(Value::Null, written);
         let all: Map<String, Value> =
             self.rows.iter().map(|(_, key, _)| ((*key).to_owned(), value(key))).collect();
         let text = serde_json::to_string_pretty(&all)?;
