@@ -30,15 +30,17 @@ pub(super) async fn start(
     fs::write(&stages, include_str!("stages.yaml")).map_err(Error::io("write", &stages))?;
     let address = format!("127.0.0.1:{}", free_port()?);
     let played_nodes = if plays_all_nodes {
-        "--manage-all-nodes=true".to_owned()
+        // Our own control plane is patient, and a thousand leases are work for it.
+        vec!["--manage-all-nodes=true".to_owned(), "--node-lease-duration-seconds=200".to_owned()]
     } else {
         let (key, value) = PLAYED_NODE_ANNOTATION;
-        format!("--manage-nodes-with-annotation-selector={key}={value}")
+        vec![format!("--manage-nodes-with-annotation-selector={key}={value}")]
     };
     let launch = Launch::new("kwok", program)
         .arguments(["--kubeconfig".as_ref(), kubeconfig.as_os_str()])
         .arguments(["--config".as_ref(), stages.as_os_str()])
-        .arguments([&played_nodes, "--server-address", &address])
+        .arguments(played_nodes)
+        .arguments(["--server-address", &address])
         .arguments(["--node-ip", ADDRESS_OF_OTHER_NODES, "--cidr", "10.2.0.1/16"]);
     let mut kwok = Service::start(launch, folder)?;
     let health_url = format!("http://{address}/healthz");

@@ -147,6 +147,8 @@ fn start_controller_manager(
 ) -> Result<Service, Error> {
     let launch = client_of_apiserver("kube-controller-manager", programs, credentials, port)
         .arguments(["--use-service-account-credentials=false"])
+        // No kubelet here falls silent but for a machine that does too much else.
+        .arguments(["--node-monitor-grace-period=10m"])
         .arguments([
             flag("--service-account-private-key-file", &credentials.account_key()),
             flag("--root-ca-file", &credentials.authority()),
@@ -173,6 +175,8 @@ fn client_of_apiserver(
     Launch::new(name, programs.join(name))
         .arguments(["--bind-address=127.0.0.1", "--leader-elect=false"])
         .arguments([format!("--secure-port={port}")])
+        // A managed control plane of a thousand nodes is not kept to 20 calls a second either.
+        .arguments(["--kube-api-qps=500", "--kube-api-burst=1000"])
         .arguments([
             flag("--kubeconfig", &admin),
             flag("--authentication-kubeconfig", &admin),
