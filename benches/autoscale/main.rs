@@ -2,9 +2,15 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark stops at the first surprise")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
+mod cluster;
+#[path = "../../tests/suite/lane/faulty.rs"]
+#[expect(dead_code, reason = "the tests use more of it")]
+mod faulty;
 mod fleet;
 mod pass;
 mod reaction;
+#[path = "../../tests/suite/whole_loop/story/mod.rs"]
+mod story;
 mod tick;
 
 use std::path::Path;
@@ -14,7 +20,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use ebbtide_harness::{FigureRow, Figures};
 
 /// The words, the key, the goal where there is one.
-const ROWS: [FigureRow; 13] = [
+const ROWS: [FigureRow; 21] = [
     ("one pass over 100 nodes in 20 replicas, median, ms", "pass100NodesMs", None),
     ("... 300 nodes", "pass300NodesMs", None),
     ("... 1,000 nodes", "pass1kNodesMs", None),
@@ -32,6 +38,14 @@ const ROWS: [FigureRow; 13] = [
         None,
     ),
     ("... median", "redisChangeToActuationP50Ms", None),
+    ("whole loop at 1,000 nodes: all as it should be", "cluster1000NodesLoopOk", None),
+    ("... from nothing to 250 replicas of four nodes at work, s", "cluster1000NodesGrowthS", None),
+    ("... Karpenter moves a node, all at work again, s", "cluster1000NodesMoveS", None),
+    ("... from a full buffer to the last of 248 gone, s", "cluster1000NodesShrinkS", None),
+    ("... and Karpenter has taken their nodes, s", "cluster1000NodesEmptiedS", None),
+    ("... all of it, s", "cluster1000NodesLoopS", Some(1_200.0)),
+    ("... memory of the controller meanwhile, MiB", "cluster1000NodesRssMiB", None),
+    ("... cores that it takes, a tick every 5 s", "cluster1000NodesCores", None),
 ];
 
 /// Measures what sizing costs, and how soon it acts
@@ -60,6 +74,8 @@ enum Part {
     Tick,
     /// From a change in the queue to the call that raises
     Reaction,
+    /// The whole loop at 1,000 nodes, with every controller real; 20 minutes at most
+    Cluster,
 }
 
 /// What this program is when it starts itself.
@@ -93,6 +109,7 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<()> {
             Part::Pass => pass::measure(arguments.quick, &mut figures),
             Part::Tick => tick::measure(arguments.quick, &mut figures).await,
             Part::Reaction => reaction::measure(arguments.quick, &mut figures).await,
+            Part::Cluster => cluster::measure(arguments.quick, &mut figures).await,
         };
         if let Err(error) = measured {
             println!("{part:?} failed: {error:#}");

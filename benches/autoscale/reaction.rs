@@ -18,7 +18,7 @@ use ebbtide_queue::reply::WriteReply;
 use tokio_util::sync::CancellationToken;
 
 use super::fleet::{Fleet, StandingPools, TICK};
-use super::tick::{config, connect, outside};
+use super::tick::{RUN, SHARDS, config, connect, outside};
 
 const CHANGES: u32 = 60;
 /// A call that has not come by then never does.
@@ -55,7 +55,7 @@ pub async fn measure(quick: bool, figures: &mut Figures) -> anyhow::Result<()> {
 
 async fn one_change(after: Duration) -> anyhow::Result<Duration> {
     let redis = Redis::start().await?;
-    let queue = connect(&redis.url()).await?;
+    let queue = connect(&redis.url(), RUN, SHARDS).await?;
     queue.put_trainer(Fleet { nodes: 20 }.trainer(1)).await?;
     let (pools, status) =
         (Arc::new(StandingPools::of(vec![empty("spot".parse()?)])), ControllerStatus::default());

@@ -28,6 +28,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::fleet::{Fleet, NODES_PER_REPLICA, StandingPools};
 
+/// The run of these fleets.
+pub const RUN: &str = "fleet";
+
+/// Shards of its queue.
+pub const SHARDS: u16 = 4;
+
 const FLEET: Fleet = Fleet { nodes: 10_000 };
 const TICKS: u32 = 40;
 /// Ticks of the controller before its memory is read.
@@ -41,7 +47,7 @@ const LIMIT: Duration = Duration::from_mins(3);
 /// Redis or the controller does not answer.
 pub async fn measure(quick: bool, figures: &mut Figures) -> anyhow::Result<()> {
     let redis = Redis::start().await?;
-    let queue = connect(&redis.url()).await?;
+    let queue = connect(&redis.url(), RUN, SHARDS).await?;
     queue.put_trainer(FLEET.trainer(1)).await?;
     for record in FLEET.records() {
         queue.put_node(record).await?;
@@ -117,7 +123,7 @@ pub fn outside(
     status: ControllerStatus,
 ) -> anyhow::Result<Outside> {
     Ok(Outside {
-        queue: QueueSource::Redis(options(redis)?),
+        queue: QueueSource::Redis(options(redis, RUN, SHARDS)?),
         capacity,
         events: EventParts::default(),
         groups: Arc::new(NoGroups),
@@ -129,16 +135,17 @@ pub fn outside(
     })
 }
 
-pub async fn connect(redis: &str) -> anyhow::Result<WorkQueue> {
-    Ok(WorkQueue::new(Arc::new(RedisPort::connect(options(redis)?).await?)))
+pub async fn connect(redis: &str, run: &str, shard_count: u16) -> anyhow::Result<WorkQueue> {
+    let port = RedisPort::connect(options(redis, run, shard_count)?).await?;
+    Ok(WorkQueue::new(Arc::new(port)))
 }
 
-fn options(redis: &str) -> anyhow::Result<RedisOptions> {
+fn options(redis: &str, run: &str, shard_count: u16) -> anyhow::Result<RedisOptions> {
     let dedup_window = ebbtide_queue::memory::DEFAULT_DEDUP_WINDOW;
     Ok(RedisOptions {
         url: redis.to_owned(),
-        run: "fleet".parse()?,
-        layout: Some(Layout { shard_count: 4, stage_count: 1, dedup_window }),
+        run: run.parse()?,
+        layout: Some(Layout { shard_count, stage_count: 1, dedup_window }),
         durability: Durability::Fast,
     })
 }

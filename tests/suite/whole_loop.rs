@@ -7,7 +7,7 @@ mod story;
 
 use ebbtide_harness::{ControlPlane, EVENT_LIMIT, Karpenter, LwsController, Redis, require};
 
-use self::story::{RUN, Site, Size, instance_types};
+use self::story::{RUN, SHARDS, Site, Size, instance_types};
 use crate::lane::world::client;
 use crate::programs::{EBBTIDE, queue};
 
@@ -21,7 +21,7 @@ async fn fleet_of_48_nodes_follows_the_demand_and_loses_nothing() {
     let site = Site {
         cluster: &cluster,
         client,
-        queue: queue(&redis, RUN, 2).await,
+        queue: queue(&redis, RUN, SHARDS).await,
         redis: redis.url(),
         program: EBBTIDE,
     };

@@ -6,7 +6,9 @@ use std::path::Path;
 use ebbtide_harness::{Karpenter, PATIENT_POD_ANNOTATION, Program};
 use serde_json::{Value, json};
 
-use super::{CHEAP, DEAR, GROUP_SIZE, KEPT, NODES_PER_REPLICA, RUN, Site, Size, UNITS_PER_REPLICA};
+use super::{
+    CHEAP, DEAR, GROUP_SIZE, KEPT, NODES_PER_REPLICA, RUN, SHARDS, Site, Size, UNITS_PER_REPLICA,
+};
 
 const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -73,8 +75,11 @@ fn disruption() -> Value {
 }
 
 fn requirements(needs: &[(&str, Vec<&str>)]) -> Value {
-    let one = |(key, values): &(&str, Vec<&str>)| json!({ "key": key, "operator": "In", "values": values });
-    needs.iter().map(one).collect()
+    let is_one_of = |key: &str, values: &[&str]| {
+        let operator = "In";
+        json!({ "key": key, "operator": operator, "values": values })
+    };
+    needs.iter().map(|(key, values)| is_one_of(key, values)).collect()
 }
 
 fn node_pool(name: &str, needs: &[(&str, Vec<&str>)]) -> Value {
@@ -134,7 +139,7 @@ kind: FleetPolicy
 metadata: {{name: {RUN}}}
 spec:
   mode: act
-  queue: {{shards: 2}}
+  queue: {{shards: {SHARDS}}}
   staleness: {{maxLag: 8}}
   trainer: {{groupsPerStep: {groups}, groupSize: {GROUP_SIZE}}}
   rollout:
@@ -148,12 +153,13 @@ spec:
     startupEstimate: 1s
     stabilizationDown: 3s
     maxChangesPerTick: {changes}
-    tick: 1s
+    tick: {tick}
   pools:
 {pools}",
         groups = size.groups_per_step(),
         most = replicas + size.dry,
         changes = size.changes_per_tick,
+        tick = size.tick,
         pools = pools.concat(),
     )
 }

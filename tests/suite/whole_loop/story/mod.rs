@@ -25,6 +25,9 @@ pub use self::acts::tell;
 /// The run, and the namespace of its groups.
 pub const RUN: &str = "whole-loop";
 
+/// Shards of its queue.
+pub const SHARDS: u16 = 4;
+
 /// Nodes of one replica.
 pub const NODES_PER_REPLICA: u32 = 4;
 
@@ -59,6 +62,8 @@ pub struct Size {
     pub on_demand: u32,
     /// `rollout.maxChangesPerTick`.
     pub changes_per_tick: u32,
+    /// `rollout.tick`.
+    pub tick: &'static str,
     /// Time between two looks of the agents.
     pub agents_look_every: Duration,
     /// Over how long the controller's cost is measured.
@@ -72,8 +77,20 @@ impl Size {
         dry: 2,
         on_demand: 4,
         changes_per_tick: 2,
+        tick: "1s",
         agents_look_every: Duration::from_millis(500),
         footprint_of: Duration::ZERO,
+    };
+
+    /// For a benchmark.
+    pub const NODES_1000: Self = Self {
+        spot: 200,
+        dry: 20,
+        on_demand: 50,
+        changes_per_tick: 20,
+        tick: "5s",
+        agents_look_every: Duration::from_secs(3),
+        footprint_of: Duration::from_secs(30),
     };
 
     /// Replicas that the demand asks for.
@@ -87,8 +104,8 @@ impl Size {
     }
 }
 
-/// What Karpenter may launch: one zone has Spot, another one has none, and on-demand nodes are to be
-/// had cheaper elsewhere.
+/// What Karpenter may launch: Spot in one zone and in no other, and on-demand nodes of two types,
+/// one of them cheaper.
 pub fn instance_types() -> [InstanceType; 2] {
     [
         InstanceType::gpu(DEAR).spot("us-east-1a", 21.5).on_demand("us-east-1a", 63.3),

@@ -154,7 +154,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// What the key of the replica's drain is told. The group that was made anew takes back what the
+    /// What the key of the replica's drain is told. A group that was made anew takes back what the
     /// old one was drained for.
     async fn answer(
         &self,

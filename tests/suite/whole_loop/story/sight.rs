@@ -121,7 +121,7 @@ async fn copies(client: &Client) -> anyhow::Result<BTreeMap<String, BTreeSet<Str
         plural: "leaderworkersets".to_owned(),
     };
     let sets = Api::<DynamicObject>::namespaced_with(client.clone(), RUN, &kind);
-    let list = ListParams::default().labels("ebbtide.dev/template");
+    let list = ListParams::default().labels("ebbtide.dev/template").match_any();
     let sets = sets.list_metadata(&list).await.context("list of LeaderWorkerSets")?;
     let mut copies = BTreeMap::<String, BTreeSet<String>>::new();
     for set in sets.items {
