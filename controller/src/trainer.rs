@@ -80,9 +80,9 @@ impl TrainerSizing {
         let Some(plan) = &self.plan else { return Vec::new() };
         let size = plan.nodes.map(|nodes| match plan.asked {
             Some(asked) if asked != nodes => {
-                format!("runs on {nodes} nodes, and is asked to run on {asked}")
+                format!("runs on {}, and is asked to run on {asked}", counted(nodes))
             }
-            _ => format!("runs on {nodes} nodes"),
+            _ => format!("runs on {}", counted(nodes)),
         });
         let action = plan.action.iter().zip(&self.outcome);
         let action = action.map(|(action, outcome)| format!("{action}: {outcome}"));
@@ -96,6 +96,10 @@ impl TrainerSizing {
         let done = plan.action.as_ref().filter(|_| self.outcome == Some(Outcome::Done));
         metrics.trainer.show(plan.nodes, plan.asked, done);
     }
+}
+
+fn counted(nodes: u32) -> String {
+    format!("{nodes} node{}", if nodes == 1 { "" } else { "s" })
 }
 
 async fn carry_out(actuator: &Actuator<'_>, action: &TrainerAction) -> Outcome {

@@ -39,6 +39,9 @@ pub struct DemoArgs {
     /// Most rollout nodes at a time
     #[arg(long, default_value_t = 6, value_parser = count(1, NODES_LIMIT))]
     pub nodes: u32,
+    /// Nodes that the demo's trainer runs on at first [default: the largest legal size]
+    #[arg(long, value_parser = count(1, NODES_LIMIT))]
+    pub trainer_nodes: Option<u32>,
     /// Spot interruption notices
     #[arg(long, default_value_t = 4, value_parser = count(0, DISRUPTIONS_LIMIT))]
     pub notices: u32,

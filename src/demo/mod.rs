@@ -20,6 +20,7 @@ mod samples;
 mod scorer;
 mod screen;
 mod trainer;
+mod trainer_nodes;
 mod watch;
 mod world;
 
@@ -33,7 +34,7 @@ use clock::Clock;
 use ebbtide_controller::capacity::local::{LocalCapacity, LocalPool};
 use ebbtide_controller::status::ControllerStatus;
 use ebbtide_core::ids::RunId;
-use ebbtide_core::policy::{FleetPolicy, Mode};
+use ebbtide_core::policy::{FleetPolicy, Mode, Pool};
 use ebbtide_queue::client::{WorkQueue, wall_clock_now};
 use ebbtide_queue::status::ShardStatus;
 use ledger::Ledger;
@@ -42,6 +43,7 @@ use screen::Screen;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use trainer::Trainer;
+use trainer_nodes::TrainerNodes;
 use watch::Watch;
 use world::{Facts, World};
 
@@ -126,6 +128,13 @@ async fn live(
         clock.clone(),
     );
     let facts = world.facts.clone();
+    let nodes = TrainerNodes {
+        capacity: capacity.clone(),
+        pool: policy.resized_trainer_pool().map(|pool| pool.name.clone()),
+        facts: facts.clone(),
+        clock: clock.clone(),
+        size: TrainerNodes::first_size(policy, args.trainer_nodes),
+    };
     let plan =
         disruptions::schedule(args.seed, args.notices, args.kills, args.run_for, args.notice_lead);
     let ledger = Arc::new(Mutex::new(Ledger::new(policy.has_reward_stage())));
@@ -136,7 +145,7 @@ async fn live(
     let mut running = vec![controller, machines];
     if !args.is_external() {
         clock.begin();
-        running.extend(start_training(args, policy, queue, &ledger, &stop));
+        running.extend(start_training(args, policy, queue, (&ledger, nodes), &stop));
     }
 
     let watch = Watch {
@@ -179,7 +188,7 @@ fn start_training(
     args: &DemoArgs,
     policy: &FleetPolicy,
     queue: &WorkQueue,
-    ledger: &Arc<Mutex<Ledger>>,
+    (ledger, nodes): (&Arc<Mutex<Ledger>>, TrainerNodes),
     stop: &CancellationToken,
 ) -> Vec<JoinHandle<()>> {
     let engine = world::engine_config(1);
@@ -190,6 +199,7 @@ fn start_training(
         vocabulary: engine.vocabulary,
         expected: Arc::new(move |group, slot| engine.expected_response(group, slot)),
         seed: args.seed,
+        nodes,
     };
     let mut running = vec![tokio::spawn(trainer.run(stop.clone()))];
     if policy.has_reward_stage() {
@@ -201,14 +211,21 @@ fn start_training(
 fn local_capacity(args: &DemoArgs, policy: &FleetPolicy) -> LocalCapacity {
     // A policy that only observes starts no node: then the first pool has them from the beginning.
     let mut initial = if policy.mode == Mode::Observe { args.nodes } else { 0 };
-    let pools = policy.sized_pools().map(|pool| LocalPool {
+    let local = |pool: &Pool, initial_nodes: u32| LocalPool {
         name: pool.name.clone(),
         market: pool.market,
         zone: pool.zone.clone(),
-        initial_nodes: std::mem::take(&mut initial).min(pool.max_nodes),
+        initial_nodes: initial_nodes.min(pool.max_nodes),
         limit: pool.max_nodes,
-    });
-    LocalCapacity::new(pools.collect(), NODE_START, wall_clock_now)
+    };
+    let groups = policy.sized_pools().map(|pool| local(pool, std::mem::take(&mut initial)));
+    // Nobody knows what a trainer outside runs on.
+    let trainers = match args.is_external() {
+        true => 0,
+        false => TrainerNodes::first_size(policy, args.trainer_nodes),
+    };
+    let trainer = policy.resized_trainer_pool().map(|pool| local(pool, trainers));
+    LocalCapacity::new(groups.chain(trainer).collect(), NODE_START, wall_clock_now)
 }
 
 /// Looks for every unit in the trainer's books, now that nothing moves any more.
@@ -229,6 +246,7 @@ async fn settle(args: &DemoArgs, queue: &WorkQueue, lived: &Lived) -> anyhow::Re
         kills: facts.kills,
         scale_decisions: lived.status.snapshot().scale_decisions,
         capacity: facts.capacity(),
+        trainer_sizes: facts.trainer_sizes.clone(),
         speed_tokens_per_second: world::TOKENS_PER_SECOND,
     })
 }

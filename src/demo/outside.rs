@@ -48,6 +48,7 @@ pub async fn settle(
         kills: facts.kills,
         scale_decisions: lived.status.snapshot().scale_decisions,
         capacity: facts.capacity(),
+        trainer_sizes: Vec::new(),
         speed_tokens_per_second: world::TOKENS_PER_SECOND,
     })
 }

@@ -27,6 +27,8 @@ pub struct Picture {
     pub updates: u64,
     pub notices: u32,
     pub kills: u32,
+    /// What the trainer runs on, in words.
+    pub trainer: String,
     pub last_decision: String,
     /// Newest last.
     pub events: Vec<Event>,
@@ -124,7 +126,11 @@ impl Picture {
     }
 
     fn fleet_line(&self) -> String {
-        format!("fleet: {} of {} nodes", self.nodes.len(), self.nodes_wanted)
+        let trainer = match self.trainer.as_str() {
+            "" => String::new(),
+            trainer => format!(" · trainer: {trainer}"),
+        };
+        format!("fleet: {} of {} nodes{trainer}", self.nodes.len(), self.nodes_wanted)
     }
 
     fn queue_line(&self) -> String {
@@ -176,6 +182,7 @@ impl Picture {
         include_str!("page.html")
             .replace("{{percent}}", &format!("{:.0}", percent.min(100.0)))
             .replace("{{headline}}", &escape(self.bar().trim_start_matches([' ', '█', '░'])))
+            .replace("{{fleet}}", &escape(&self.fleet_line()))
             .replace("{{queue}}", &escape(&self.queue_line()))
             .replace("{{work}}", &escape(&self.work_line()))
             .replace("{{decision}}", &escape(&self.last_decision))

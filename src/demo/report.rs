@@ -22,6 +22,8 @@ pub struct Report {
     pub scale_decisions: u64,
     /// Node time bought, by market name, with its price.
     pub capacity: Vec<Capacity>,
+    /// Nodes that the trainer ran on after each change of its size.
+    pub trainer_sizes: Vec<u32>,
     /// Where the queue's own counters differ from the books, or from its raw keys.
     pub disagreements: Vec<String>,
     /// Tokens that killed agents had received and not stored, where that is known.
@@ -104,6 +106,7 @@ impl Report {
             "verifiedUpdates": by_books(balance.verified_updates),
             "trainerSteps": self.outside.as_ref().map(|trainer| trainer.steps),
             "scaleDecisions": self.scale_decisions,
+            "trainerSizes": self.trainer_sizes,
             "dollars": self.dollars(),
             "problems": self.problems(),
         })
@@ -184,7 +187,15 @@ impl Report {
                 counted(self.scale_decisions, "scaling decision"),
             ),
         ];
-        lines.into_iter().chain(scored).collect()
+        lines.into_iter().chain(self.resizes()).chain(scored).collect()
+    }
+
+    fn resizes(&self) -> Option<String> {
+        let sizes = self.trainer_sizes.iter().map(|size| counted((*size).into(), "node"));
+        let sizes: Vec<String> = sizes.collect();
+        let was_asked = "between two updates, by the resize protocol";
+        (!sizes.is_empty())
+            .then(|| format!("the trainer came to {}, {was_asked}", sizes.join(", ")))
     }
 
     /// What the verdict rests on.

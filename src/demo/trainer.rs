@@ -17,11 +17,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::ledger::Ledger;
 use super::samples::ExpectedResponse;
+use super::trainer_nodes::TrainerNodes;
 
 /// Tries to enqueue a group, one after the other: ten seconds, or longer when Redis is away.
 const ENQUEUE_TRIES: usize = 200;
-/// How long one update takes.
-const UPDATE_TIME: Duration = Duration::from_millis(300);
 /// How often the trainer looks for sealed groups and for engines that need weights.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest that one push of weights may take.
@@ -45,6 +44,8 @@ pub struct Trainer {
     pub seed: u64,
     /// Prompt token ids are below this.
     pub vocabulary: u32,
+    /// What it runs on at first.
+    pub nodes: TrainerNodes,
 }
 
 impl Trainer {
@@ -59,6 +60,7 @@ impl Trainer {
             http: reqwest::Client::builder().no_proxy().timeout(PUSH_TIME_LIMIT).build().ok(),
             batch: Vec::new(),
             version: PolicyVersion(0),
+            nodes: self.nodes.clone(),
             failures_read: vec![String::new(); usize::from(self.queue.shard_count())],
         };
         while !stop.is_cancelled() {
@@ -74,6 +76,7 @@ impl Trainer {
 
     async fn turn(&self, state: &mut State) -> Result<(), QueueError> {
         self.read_failures(state).await?;
+        state.nodes.come_to_safe_point(&self.queue).await?;
         self.enqueue_what_is_useful(state).await?;
         let wanted = self.groups_per_step() - state.batch.len();
         // A group that was taken and is not acknowledged comes again: leave out what is here.
@@ -155,7 +158,7 @@ impl Trainer {
 
     async fn update(&self, state: &mut State) -> Result<(), QueueError> {
         self.report(state, TrainerPhase::Train).await?;
-        tokio::time::sleep(UPDATE_TIME).await;
+        tokio::time::sleep(state.nodes.update_time()).await;
         self.report(state, TrainerPhase::Sync).await?;
         let next = PolicyVersion(state.version.0 + 1);
         let record = VersionRecord { version: next, ..VersionRecord::default() };
@@ -183,7 +186,7 @@ impl Trainer {
             phase,
             step: state.version.0,
             groups_per_step: self.policy.trainer.groups_per_step,
-            nodes: None,
+            nodes: state.nodes.reported(),
             heartbeat: ebbtide_core::time::UnixMillis(0),
         };
         self.queue.put_trainer(record).await
@@ -204,6 +207,7 @@ struct State {
     /// Groups of the coming update, each with whether it counts as verified.
     batch: Vec<(GroupId, bool)>,
     version: PolicyVersion,
+    nodes: TrainerNodes,
     /// The last failure record read from each shard.
     failures_read: Vec<String>,
 }

@@ -79,6 +79,7 @@ impl Watch<'_> {
             updates: if self.args.is_external() { steps } else { ledger.updates().0 },
             notices: facts.notices,
             kills: facts.kills,
+            trainer: controller.trainer.first().cloned().unwrap_or_default(),
             last_decision: controller.last_decision.clone().unwrap_or_default(),
             events: facts.events.clone(),
         }

@@ -50,6 +50,8 @@ pub fn engine_config(max_running: usize) -> EngineConfig {
 #[derive(Default)]
 pub struct Facts {
     pub events: Vec<Event>,
+    /// Nodes that the trainer ran on after each change of its size.
+    pub trainer_sizes: Vec<u32>,
     pub notices: u32,
     pub kills: u32,
     /// Node seconds by market, of nodes that ended.
@@ -80,6 +82,8 @@ pub struct World {
     pub notice_lead: Duration,
     pub clock: Clock,
     nodes: BTreeMap<InstanceId, RunningNode>,
+    /// Machines of the trainer, of which nothing runs here, and since when.
+    trainers: BTreeMap<InstanceId, (LocalNode, Instant)>,
 }
 
 struct RunningNode {
@@ -117,6 +121,7 @@ impl World {
             notice_lead,
             clock,
             nodes: BTreeMap::new(),
+            trainers: BTreeMap::new(),
         }
     }
 
@@ -147,10 +152,21 @@ impl World {
         for instance in left {
             self.end(&instance).await;
         }
+        let trainers: Vec<InstanceId> = self.trainers.keys().cloned().collect();
+        for instance in trainers {
+            self.end_trainer(&instance);
+        }
     }
 
     async fn carry_out(&mut self, order: NodeOrder) {
         match order {
+            NodeOrder::Start(node) if self.is_of_trainer(&node) => {
+                self.tell(format!("{} has booted for the trainer", node.node));
+                self.trainers.insert(node.instance.clone(), (node, Instant::now()));
+            }
+            NodeOrder::Stop(node) if self.end_trainer(&node.instance) => {
+                self.tell(format!("{}, which the trainer has left, is terminated", node.node));
+            }
             NodeOrder::Start(node) => {
                 let name = node.node.to_string();
                 let market = market_word(node.market);
@@ -247,15 +263,30 @@ impl World {
         node.agent.abort();
         let _ = (&mut node.agent).await;
         node.engine.kill();
-        let seconds = node.started_at.elapsed().as_secs_f64();
-        let pool = self.policy.pools.iter().find(|pool| pool.name == node.node.pool);
-        let price = pool.and_then(|pool| pool.dollars_per_node_hour).unwrap_or(0.0);
-        let market = market_word(node.node.market);
+        self.pay(&node.node, node.started_at);
+        self.facts().tokens_made += node.engine.tokens_generated();
+        true
+    }
+
+    fn is_of_trainer(&self, node: &LocalNode) -> bool {
+        self.policy.resized_trainer_pool().is_some_and(|pool| pool.name == node.pool)
+    }
+
+    /// Ends a machine of the trainer; `false` when there is no such machine.
+    fn end_trainer(&mut self, instance: &InstanceId) -> bool {
+        let Some((node, started_at)) = self.trainers.remove(instance) else { return false };
+        self.pay(&node, started_at);
+        true
+    }
+
+    /// What a machine has cost.
+    fn pay(&self, node: &LocalNode, started_at: Instant) {
+        let seconds = started_at.elapsed().as_secs_f64();
+        let price = self.policy.pool(&node.pool).and_then(|pool| pool.dollars_per_node_hour);
+        let market = market_word(node.market);
         let mut facts = self.facts();
         *facts.node_seconds.entry(market).or_default() += seconds;
-        *facts.dollars.entry(market).or_default() += seconds * price / 3600.0;
-        facts.tokens_made += node.engine.tokens_generated();
-        true
+        *facts.dollars.entry(market).or_default() += seconds * price.unwrap_or(0.0) / 3600.0;
     }
 
     fn tell(&self, text: String) {

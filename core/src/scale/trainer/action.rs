@@ -87,7 +87,7 @@ impl fmt::Display for TrainerAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Request { from, to } => {
-                write!(f, "ask the trainer to run on {to} nodes instead of {from}")
+                write!(f, "ask the trainer to run on {} instead of {from}", nodes(*to))
             }
             Self::Raise { pool, from, to } => {
                 write!(f, "raise pool {pool} of the trainer from {from} to {to}")
@@ -98,7 +98,7 @@ impl fmt::Display for TrainerAction {
                 write!(f, "terminate what the trainer has left in pool {pool}: {instances}")
             }
             Self::End { size, how, .. } => {
-                write!(f, "end the request for a trainer of {size} nodes: {how}")
+                write!(f, "end the request for a trainer of {}: {how}", nodes(*size))
             }
         }
     }
@@ -116,4 +116,10 @@ impl fmt::Display for ResizeEnd {
             Self::RunEnded => "the run has ended",
         })
     }
+}
+
+/// So many nodes, in words.
+pub(super) fn nodes(count: u32) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} node{plural}")
 }

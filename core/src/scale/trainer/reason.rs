@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::action::nodes;
 use crate::policy::PoolName;
 use crate::policy::duration::Written;
 use crate::scale::reason::Direction;
@@ -139,10 +140,11 @@ impl fmt::Display for TrainerReason {
             ),
             Self::Watching { direction, to, held, after } => write!(
                 f,
-                "{} for {}: after {} it is asked to run on {to} nodes",
+                "{} for {}: after {} it is asked to run on {}",
                 because(*direction),
                 whole_seconds(*held),
-                Written(*after)
+                Written(*after),
+                nodes(*to)
             ),
             Self::NoSuchSize { direction: Direction::Up, nodes } => {
                 write!(f, "{}, and no legal size is above {nodes}", because(Direction::Up))
@@ -161,7 +163,8 @@ impl TrainerReason {
         match self {
             Self::Quiet { to, left } => write!(
                 f,
-                "the trainer did not answer the last request: it is asked for {to} nodes in {}",
+                "the trainer did not answer the last request: it is asked for {} in {}",
+                nodes(*to),
                 whole_seconds(*left)
             ),
             Self::PoolBound { to, bound } => {
@@ -176,8 +179,9 @@ impl TrainerReason {
             ),
             Self::Asked { size, waited, limit } => write!(
                 f,
-                "the trainer was asked to run on {size} nodes {} ago and has not confirmed, which \
+                "the trainer was asked to run on {} {} ago and has not confirmed, which \
                  it may until {}",
+                nodes(*size),
                 whole_seconds(*waited),
                 Written(*limit)
             ),
