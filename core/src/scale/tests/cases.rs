@@ -92,7 +92,8 @@ fn failed_signal_holds_what_runs_while_others_may_raise() {
     assert_eq!((plan.desired, actions(&plan)), (Some(40), vec![]), "{plan}");
 }
 
-/// Case T05 of autoscaling, where more must be needed for a while: the failed signal stops no clock.
+/// Case T05 of autoscaling, where more must be needed for a while: the failed signal stops no
+/// clock.
 #[test]
 fn failed_signal_lets_others_raise_after_their_window() {
     let mut world = World::new().with_bounds(6, 60).with_pace(100, 475);
@@ -235,8 +236,8 @@ fn advised_node_is_preferred_among_busy_victims() {
     assert_eq!(actions(&plan), ["ask spot-3 to drain", "ask spot-2 to drain"], "{plan}");
 }
 
-/// Case T28 of autoscaling, where the policy lets such a node drain: its work is handed back already,
-/// and it would return to work by itself.
+/// Case T28 of autoscaling, where the policy lets such a node drain: its work is handed back
+/// already, and it would return to work by itself.
 #[test]
 fn advised_node_that_drains_is_taken_before_one_that_works() {
     let mut world = World::new().with_work(0, 14, 16).with_replicas(SPOT, &[5, 0, 9]);

@@ -183,10 +183,8 @@ fn trainer_that_is_too_slow_for_the_whole_window_grows_by_one_size() {
     run.pass(2 * MINUTE);
     assert_eq!(
         run.told(),
-        [
-            "the trainer was asked to run on 4 nodes 2m ago and has not confirmed, which it may until \
-          1h"
-        ]
+        ["the trainer was asked to run on 4 nodes 2m ago and has not confirmed, which it may \
+             until 1h"]
     );
     run.confirmed(&[]);
     assert_eq!(run.told(), ["do: raise pool trainers of the trainer from 2 to 4"]);
