@@ -152,7 +152,7 @@ impl Play<'_> {
         self.agents.tell(|orders| orders.lessees = Some(kept.clone()));
         let (all, groups) = (self.size.replicas(), self.size.groups_per_step());
         self.trainer.enqueue(LONG, LONG_GROUPS).await?;
-        self.seen("two busy replicas", |seen| are_at_work(seen, &kept)).await?;
+        self.seen("two busy replicas", |seen| alone_are_busy(seen, &kept)).await?;
         self.agents.tell(|orders| orders.lessees = None);
         self.trainer.enqueue("c-", groups).await?;
         self.trainer.buffer_fills(2 * groups).await?;
@@ -236,8 +236,10 @@ fn copies(seen: &Seen) -> u32 {
     seen.sight.copies_of("spot") + seen.sight.copies_of("on-demand")
 }
 
-fn are_at_work(seen: &Seen, replicas: &BTreeSet<ReplicaId>) -> bool {
-    replicas.iter().all(|id| seen.held.get(id) == Some(&(UNITS_PER_REPLICA as usize)))
+/// Whether these hold all that they may, and nobody else holds anything.
+fn alone_are_busy(seen: &Seen, replicas: &BTreeSet<ReplicaId>) -> bool {
+    let (each, all) = (UNITS_PER_REPLICA as usize, seen.units_held());
+    all == each * replicas.len() && replicas.iter().all(|id| seen.held.get(id) == Some(&each))
 }
 
 fn describe(seen: &Seen) -> String {

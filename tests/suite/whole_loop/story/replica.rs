@@ -22,7 +22,7 @@ use super::UNITS_PER_REPLICA;
 use super::sight::{Group, Member};
 
 /// Longer than a story: what is not handed back in time shows as lost, not as an expired lease.
-const LEASE: Duration = Duration::from_mins(10);
+const LEASE: Duration = Duration::from_hours(1);
 
 /// Tokens of each response, one for each look.
 pub const TOKENS: u32 = 2;
