@@ -16,7 +16,7 @@ use super::world::Facts;
 use crate::words::counted;
 
 /// How long one update takes on a single node; each more takes its share of it.
-const UPDATE_TIME: Duration = Duration::from_millis(1200);
+const UPDATE_TIME: Duration = Duration::from_millis(2400);
 /// The same where nobody sizes the trainer.
 const UPDATE_TIME_UNSIZED: Duration = Duration::from_millis(300);
 

@@ -94,20 +94,22 @@ fn wrong_flags_are_explained() {
 }
 
 /// A trainer that holds the run back, which needs little of the rollouts, and one that waits for a
-/// fleet of two nodes.
-#[test]
-fn trainer_is_resized_in_both_directions() {
+/// fleet of two nodes, on a real Redis.
+#[tokio::test]
+async fn trainer_is_resized_in_both_directions() {
+    let redis = require!(Redis::start().await);
+    let url = redis.url();
     let folder = tempfile::tempdir().unwrap();
     let text = include_str!("../../src/demo/policy.yaml");
     let edits = [("groupSize: 4", "groupSize: 1"), ("TargetSteps: 2.0", "TargetSteps: 1.0")];
     let single = edits.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
     let single = policy_file(folder.path(), &single);
-    let begin = |arguments: [&str; 4]| {
+    let begin = |arguments: &[&str]| {
         let mut demo = demo(&["--for", "50s", "--notices", "0", "--kills", "0"]);
         demo.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    let grows = begin(["--trainer-nodes", "1", "--policy", &single]);
-    let shrinks = begin(["--trainer-nodes", "2", "--nodes", "2"]);
+    let grows = begin(&["--trainer-nodes", "1", "--policy", &single]);
+    let shrinks = begin(&["--trainer-nodes", "2", "--nodes", "2", "--redis", &url]);
     for (demo, sizes) in [(grows, [2]), (shrinks, [1])] {
         let report = report(demo.wait_with_output().unwrap());
         assert_eq!(report["trainerSizes"], serde_json::json!(sizes), "{report:#}");
