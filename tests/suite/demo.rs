@@ -2,14 +2,18 @@
 
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
-use ebbtide_harness::{Error, Redis, require, until};
+use ebbtide_harness::{Error, Program, Redis, require, until};
 use ebbtide_queue::client::WorkQueue;
 use ebbtide_queue::control::{TrainerPhase, TrainerRecord};
 use ebbtide_queue::redis::{Durability, RedisOptions, RedisPort};
 use serde_json::Value;
 
 use crate::programs::{EBBTIDE, EVENT_LIMIT, group, policy_file, publish_version};
+
+/// Half a minute on a machine with nothing else to do.
+const RESIZE_LIMIT: Duration = Duration::from_mins(4);
 
 /// Demos at a time: each keeps a good part of a core busy in a debug build.
 const DEMOS_AT_ONCE: usize = 4;
@@ -105,14 +109,30 @@ async fn trainer_is_resized_in_both_directions() {
     let single = edits.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
     let single = policy_file(folder.path(), &single);
     let begin = |arguments: &[&str]| {
-        let mut demo = demo(&["--for", "50s", "--notices", "0", "--kills", "0"]);
-        demo.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        let demo = Program::options("demo-trainer", EBBTIDE).arguments([
+            "demo",
+            "--output",
+            "json",
+            "--for",
+            "5m",
+            "--notices",
+            "0",
+            "--kills",
+            "0",
+        ]);
+        demo.arguments(arguments).start().unwrap()
     };
     let grows = begin(&["--trainer-nodes", "1", "--policy", &single]);
     let shrinks = begin(&["--trainer-nodes", "2", "--nodes", "2", "--redis", &url]);
-    for (demo, sizes) in [(grows, [2]), (shrinks, [1])] {
-        let report = report(demo.wait_with_output().unwrap());
-        assert_eq!(report["trainerSizes"], serde_json::json!(sizes), "{report:#}");
+    for (mut demo, told, size) in
+        [(grows, "the trainer runs on 2 nodes", 2), (shrinks, "the trainer runs on 1 node", 1)]
+    {
+        demo.logged(told, RESIZE_LIMIT).await.unwrap();
+        demo.terminate(EVENT_LIMIT).await.unwrap();
+        let log = demo.log();
+        let (_, report) = log.split_once("\n{").unwrap_or_else(|| panic!("no report in {log}"));
+        let report: Value = serde_json::from_str(&format!("{{{report}")).unwrap();
+        assert_eq!(report["trainerSizes"][0], size, "{report:#}");
         assert_eq!((number(&report, "unitsLost"), number(&report, "duplicatesSealed")), (0, 0));
     }
 }
