@@ -149,13 +149,18 @@ async fn services_are_sized_by_sqs_and_by_a_stream_and_their_decisions_replay() 
     })
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
-    drop(controller);
 
     // What was recorded is told, and is decided the same again.
     let url = redis.url();
-    let (_, told) = ebbtide(&["policy", "explain", &policy, "--redis", &url]);
-    let line = "  reward: because: 5 wait and 0 are worked on: that asks for 3";
-    assert!(told.contains(line) && told.contains("\n  environment: 2 replicas run"), "{told}");
+    let reward = "  reward: because: 5 wait and 0 are worked on: that asks for 3";
+    until("the next decision", EVENT_LIMIT, || async {
+        let (_, told) = ebbtide(&["policy", "explain", &policy, "--redis", &url]);
+        let is_told = told.contains(reward) && told.contains("\n  environment: 2 replicas run");
+        is_told.then_some(())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", controller.log()));
+    drop(controller);
     let (code, told) = ebbtide(&["policy", "replay", "--policy", &policy, "--redis", &url]);
     assert_eq!(code, Some(0), "{told}");
     assert!(told.contains("each is decided the same"), "{told}");

@@ -2,21 +2,19 @@
 //! others; groups that lack nodes; notices, drains of everybody, silence, signals that come and go;
 //! budgets, deadlines, reservations and swaps meanwhile.
 
-mod granting;
 mod rules;
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 
-use self::granting::{ends_in, replica_of};
 use self::rules::check;
 use super::goals::{Goals, any_goals};
 use super::laws::{PHASES, PURPOSES, STAGES, blind};
 use super::world::World;
 use crate::observation::{FailureKind, InstanceState, ReplicaState, Signal};
 use crate::policy::Market;
-use crate::scale::{Action, ActionResult, CapacityReason, Reason, SILENCE_LIMIT, ScalePlan};
+use crate::scale::{ActionResult, SILENCE_LIMIT, ScalePlan};
 use crate::time::UnixMillis;
 
 const POOLS: [(&str, Market); 4] = [
@@ -331,55 +329,6 @@ proptest! {
             let plan = seen.plan();
             world.memory = seen.memory.clone();
             check(&seen, &plan)?;
-            world.carry_out(&plan, &results);
-            world.pass(Duration::from_secs(5));
-        }
-    }
-
-    #[test]
-    fn plan_that_was_granted_is_neither_made_again_nor_taken_back(history in history()) {
-        let History { mut world, turns } = history;
-        world.terms.max_changes_per_tick = 1000;
-        let mut clock = 1000;
-        for (events, results) in turns {
-            let mut bits = 0;
-            for event in &events {
-                clock += 1;
-                bits |= world.suffer(event, clock);
-            }
-            let mut seen = world.clone();
-            blind(&mut seen, bits);
-            let plan = seen.plan();
-            world.memory = seen.memory.clone();
-            // What was granted of a number that had been refused is asked for again.
-            let is_halved = |reason: &Reason| {
-                matches!(reason, Reason::Capacity(CapacityReason::Halved { .. }))
-            };
-            if bits == 0 && !plan.reasons.iter().any(is_halved) {
-                let mut granted = world.clone();
-                granted.grant(&plan);
-                let again = granted.plan();
-                let is_about = |one: &Action, other: &Action| match (one, other) {
-                    (Action::Raise { pool, .. }, Action::Raise { pool: other, .. }) => {
-                        pool == other
-                    }
-                    (Action::Discard { instances: ids, .. }, Action::Discard { instances, .. }) => {
-                        ids.iter().any(|id| instances.contains(id))
-                    }
-                    _ => replica_of(one).is_some() && replica_of(one) == replica_of(other),
-                };
-                // What ends in a pool lowers what was just asked of it.
-                let is_lowered = |one: &Action| {
-                    matches!(one, Action::Raise { pool, .. } if ends_in(&plan, pool))
-                };
-                let is_new = |one: &Action| {
-                    is_lowered(one) || !plan.actions.iter().any(|it| is_about(it, one))
-                };
-                // What was learned in between may ask for another size.
-                let is_excused = again.desired != plan.desired;
-                let is_kept_to = is_excused || again.actions.iter().all(is_new);
-                prop_assert!(is_kept_to, "first {plan} then {again}");
-            }
             world.carry_out(&plan, &results);
             world.pass(Duration::from_secs(5));
         }

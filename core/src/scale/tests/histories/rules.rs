@@ -68,7 +68,10 @@ fn check_action(seen: &World, plan: &ScalePlan, action: &Action) -> Result<(), T
         }
         Action::RequestDrain { replica, why } => {
             let view = view(replica).expect("seen");
-            let is_taken_over = |action: &Action| matches!(action, Action::CancelDrain { replica: taken, .. } if taken == replica);
+            let is_taken_over = |action: &Action| match action {
+                Action::CancelDrain { replica: taken, .. } => taken == replica,
+                _ => false,
+            };
             let is_free = view.drain.is_none() || plan.actions.iter().any(is_taken_over);
             prop_assert!(is_free && !view.has_notice, "{plan}");
             // What is left of a group is let go whether it answers or not.
