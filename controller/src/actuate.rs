@@ -2,9 +2,11 @@
 //!
 //! Nothing is decided here. Each write is claimed first ([`Fence`]).
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use ebbtide_core::ids::ReplicaId;
+use ebbtide_core::journal::Outcome;
 use ebbtide_core::observation::{FailureKind, InstanceId};
 use ebbtide_core::policy::{FleetPolicy, PoolName};
 use ebbtide_core::scale::{Action, LeaveReason};
@@ -37,10 +39,20 @@ pub(crate) enum ActuateError {
 
 impl ActuateError {
     /// What a refusal of the provider says about its pool; `None` where it did not refuse.
-    pub fn refusal(&self) -> Option<FailureKind> {
+    fn refusal(&self) -> Option<FailureKind> {
         match self {
             Self::Capacity(error) => error.refusal(),
             _ => None,
+        }
+    }
+
+    /// What goes on record of an action that was not carried out; it is told in the log, too.
+    pub fn into_outcome(self, action: &impl Display) -> Outcome {
+        tracing::warn!(error = %self, %action, "action was not carried out");
+        let why = self.to_string();
+        match self.refusal() {
+            Some(kind) => Outcome::Refused { kind, why },
+            None => Outcome::Failed(why),
         }
     }
 }

@@ -7,11 +7,9 @@ use ebbtide_queue::client::{Backoff, WorkQueue};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::actuate::QUEUE_WRITE_LIMIT;
 use crate::fence::{Fence, FenceError};
 use crate::leader::Leadership;
-
-/// Longest time of the write.
-const WRITE_LIMIT: Duration = Duration::from_secs(4);
 
 /// Bounds of the pause while the queue is away.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
@@ -32,7 +30,7 @@ pub(crate) async fn announce_leadership(
         if generation.is_some() && generation != announced {
             turn += 1;
             let fence = Fence { queue: &queue, leadership: &leadership, process, turn };
-            match fence.claim("lead", "all", WRITE_LIMIT).await {
+            match fence.claim("lead", "all", QUEUE_WRITE_LIMIT).await {
                 Ok(claimed) => {
                     announced = Some(claimed);
                     backoff.reset();

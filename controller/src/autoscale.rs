@@ -206,7 +206,7 @@ impl Autoscaler {
 
     /// Why nothing is carried out for a worker group, if so.
     fn why_held(&self, policy: &FleetPolicy, reads: &Reads, role: Role) -> Option<Held> {
-        held::why_held(self.leadership.borrow().is_some(), policy, reads, role)
+        held::why_held(self.leadership.borrow().is_some(), policy, reads, role.as_str())
     }
 
     fn tools(&self, policy: &Arc<FleetPolicy>, turn: u64) -> Tools {

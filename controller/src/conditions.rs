@@ -166,9 +166,8 @@ fn policy_invalid(problem: Option<&str>) -> Condition {
 
 /// What can never be had. All else is had all the same, unless no pool holds a replica.
 fn infeasible(facts: &Facts<'_>) -> Condition {
-    let reasons = |group: &GroupFacts<'_>| group.plan.reasons.clone();
-    let all: Vec<Reason> = facts.groups.iter().flat_map(reasons).collect();
-    let found = all.iter().filter_map(|reason| {
+    let all = facts.groups.iter().flat_map(|group| &group.plan.reasons);
+    let found = all.filter_map(|reason| {
         let Reason::Capacity(capacity) = reason else {
             let is_hopeless = matches!(reason, Reason::Infeasible { .. });
             return is_hopeless.then(|| ("ReplicaLargerThanPools", reason.to_string()));

@@ -43,6 +43,7 @@ use self::judge::{DrainOrder, Idle, Verdict, judge};
 use self::places::{Place, place_in_cluster, place_in_records};
 use self::queue::{BATCH_LIMIT, EventQueue, Message};
 use self::stand_in::Marker;
+use crate::actuate::QUEUE_WRITE_LIMIT;
 use crate::aws::AwsError;
 use crate::leader::Leadership;
 use crate::nodes::{ClusterNodes, NodeError};
@@ -55,9 +56,6 @@ const HANDLED_LIMIT: usize = 10 * BATCH_LIMIT;
 /// Longest time for one message: a write, 11 s for the agent, 10 s for a mark, some for the look.
 /// It is shorter than [`queue::VISIBILITY`], so that nobody else gets the message meanwhile.
 const MESSAGE_LIMIT: Duration = Duration::from_secs(28);
-
-/// Longest time that one write to the queue takes.
-const QUEUE_WRITE_LIMIT: Duration = Duration::from_secs(4);
 
 /// Bounds of the pause while the queue of events is away.
 const PAUSE_MIN: Duration = Duration::from_secs(1);

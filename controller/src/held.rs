@@ -1,7 +1,7 @@
 //! Why a plan is not carried out.
 
 use ebbtide_core::policy::{FleetPolicy, Mode};
-use ebbtide_core::scale::{Action, Role};
+use ebbtide_core::scale::Action;
 use ebbtide_queue::control::ControlView;
 
 use crate::observe::Reads;
@@ -13,12 +13,12 @@ pub(crate) struct Held {
     spares_records: bool,
 }
 
-/// Why nothing is carried out for a worker group, if so.
+/// Why nothing is carried out for a worker group, by the word for it, if so.
 pub(crate) fn why_held(
     leads: bool,
     policy: &FleetPolicy,
     reads: &Reads,
-    role: Role,
+    role: &str,
 ) -> Option<Held> {
     if !leads {
         let why = "another controller leads".to_owned();
@@ -37,8 +37,8 @@ pub(crate) fn held_for<'a>(action: &Action, held: Option<&'a Held>) -> Option<&'
     held.filter(|held| !(is_record && held.spares_records))
 }
 
-fn hold_on(view: &ControlView, role: Role) -> Option<String> {
-    let is_ours = |held: &str| held == role.as_str() || held == "all";
+fn hold_on(view: &ControlView, role: &str) -> Option<String> {
+    let is_ours = |held: &str| held == role || held == "all";
     let hold = view.holds.iter().find(|hold| is_ours(&hold.role))?;
     Some(format!("{} is on hold until {} by {}: {}", hold.role, hold.until, hold.who, hold.reason))
 }

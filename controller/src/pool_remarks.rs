@@ -10,7 +10,7 @@ pub(crate) fn gather(pools: &[PoolView]) -> Vec<String> {
 fn of_pool(pool: &PoolView) -> Vec<String> {
     let Some(size) = pool.size.known() else { return Vec::new() };
     let mut texts = size.remarks.clone();
-    let is_short = u32::try_from(size.counted().count()).is_ok_and(|found| found < size.desired);
+    let is_short = size.count() < size.desired;
     let failures = pool.activities.known().map_or(&[][..], |activities| &activities.failures);
     let newest = failures.iter().max_by_key(|failure| failure.at);
     texts.extend(newest.filter(|_| is_short).map(|failure| {

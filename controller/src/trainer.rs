@@ -5,16 +5,15 @@
 
 use ebbtide_core::journal::{Outcome, TrainerRecord};
 use ebbtide_core::observation::Observation;
-use ebbtide_core::policy::Mode;
 use ebbtide_core::scale::{
     ScalePlan, SizingTerms, TrainerAction, TrainerMemory, TrainerPlan, plan_trainer,
 };
-use ebbtide_queue::control::ControlView;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use crate::acting::Tools;
 use crate::actuate::{ActuateError, Actuator, QUEUE_WRITE_LIMIT};
+use crate::held::why_held;
 use crate::metrics::Metrics;
 use crate::observe::Reads;
 
@@ -43,7 +42,7 @@ impl TrainerSizing {
     ) {
         let plan = plan_trainer(terms, observation, plan, &self.memory);
         self.memory = plan.memory.clone();
-        let may_act = leads && tools.policy.mode == Mode::Act && !is_on_hold(reads);
+        let may_act = why_held(leads, &tools.policy, reads, "trainer").is_none();
         self.outcome = match &plan.action {
             Some(action) if may_act => Some(self.take(action.clone(), tools, until).await),
             Some(_) => Some(Outcome::Recommended),
@@ -108,21 +107,8 @@ async fn carry_out(actuator: &Actuator<'_>, action: &TrainerAction) -> Outcome {
             tracing::info!(%action, "trainer's size");
             Outcome::Done
         }
-        Err(error) => {
-            tracing::warn!(%error, %action, "action was not carried out");
-            let why = error.to_string();
-            match error.refusal() {
-                Some(kind) => Outcome::Refused { kind, why },
-                None => Outcome::Failed(why),
-            }
-        }
+        Err(error) => error.into_outcome(action),
     }
-}
-
-fn is_on_hold(reads: &Reads) -> bool {
-    let is_ours = |role: &str| role == "trainer" || role == "all";
-    let on_hold = |view: &ControlView| view.holds.iter().any(|hold| is_ours(&hold.role));
-    reads.view.as_ref().is_ok_and(on_hold)
 }
 
 impl Actuator<'_> {

@@ -26,7 +26,7 @@ mod tests;
 use std::fmt;
 
 pub use self::clock::IterationClock;
-pub(crate) use self::clock::UPDATES_KEPT;
+pub(crate) use self::clock::{GAP_MAX, UPDATES_KEPT};
 
 /// Share of its time that the trainer may wait before samples are said to be missing, where it
 /// need not wait at all: responses of uneven lengths and the time between two looks make that much.

@@ -35,8 +35,7 @@ register_control('control_resize', 'finishes', function(keys, arguments)
     confirm(tonumber(arguments[2]), tonumber(arguments[3]), arguments[4])
     return call('HGETALL', keys[1])
   end
-  local leader, newest = tonumber(arguments[2]), tonumber(call('GET', keys[2]) or '0')
-  if leader ~= 0 and leader < newest then return call('HGETALL', keys[1]) end
+  if is_outdated(keys[2], arguments[2]) then return call('HGETALL', keys[1]) end
   if verb == 'REQUEST' then
     request(tonumber(arguments[3]))
   elseif number('resize_generation') == tonumber(arguments[3]) then

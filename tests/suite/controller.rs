@@ -63,11 +63,7 @@ impl Controllers<'_> {
             .arguments(["--namespace", self.namespace, "--identity", identity])
             .arguments(["--listen", &listen])
             .variable("KUBECONFIG", &self.kubeconfig.display().to_string())
-            .variable("AWS_ENDPOINT_URL", &self.moto.url())
-            .variable("AWS_REGION", "us-east-1")
-            .variable("AWS_ACCESS_KEY_ID", "test")
-            .variable("AWS_SECRET_ACCESS_KEY", "test")
-            .variable("AWS_EC2_METADATA_DISABLED", "true")
+            .variables(self.moto.variables())
             .variable("NO_COLOR", "1")
             .start()
             .expect("the controller starts");

@@ -32,14 +32,8 @@ async fn policy_is_written_from_auto_scaling_groups() {
     template(&moto, "spot-template", "p5en.48xlarge", true).await;
     let _spot = Group::of_template(&moto, "grpo-spot", "spot-template", 12).await;
     let _on_demand = Group::create(&moto, "grpo-on-demand", 1, 4).await;
-    let url = moto.url();
-    let variables = [
-        ("AWS_ENDPOINT_URL", url.as_str()),
-        ("AWS_REGION", "us-east-1"),
-        ("AWS_ACCESS_KEY_ID", "test"),
-        ("AWS_SECRET_ACCESS_KEY", "test"),
-        ("AWS_EC2_METADATA_DISABLED", "true"),
-    ];
+    let variables = moto.variables();
+    let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
     let groups = ["--from-asg", "grpo-spot", "grpo-on-demand", "--name", "grpo-7b"];
     let (code, text, error) = init(&groups, &variables);
     assert_eq!(code, Some(0), "{error}");

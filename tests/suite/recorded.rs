@@ -52,11 +52,7 @@ async fn start(redis: &Redis, moto: &Moto, policy: &str, more: &[&str]) -> Progr
         .arguments(["controller", "--no-kubernetes", "--policy", policy])
         .arguments(["--redis", &redis.url(), "--listen", &listen])
         .arguments(more.iter().copied())
-        .variable("AWS_ENDPOINT_URL", &moto.url())
-        .variable("AWS_REGION", "us-east-1")
-        .variable("AWS_ACCESS_KEY_ID", "test")
-        .variable("AWS_SECRET_ACCESS_KEY", "test")
-        .variable("AWS_EC2_METADATA_DISABLED", "true")
+        .variables(moto.variables())
         .start()
         .expect("the controller starts");
     controller.ready(&format!("http://{listen}/readyz"), EVENT_LIMIT).await.expect("ready");

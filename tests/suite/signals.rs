@@ -102,11 +102,7 @@ async fn services_are_sized_by_sqs_and_by_a_stream_and_their_decisions_replay() 
     let controller = Program::options("ebbtide-controller", EBBTIDE)
         .arguments(["controller", "--no-kubernetes", "--policy", &policy])
         .arguments(["--redis", &redis.url(), "--listen", &listen])
-        .variable("AWS_ENDPOINT_URL", &moto.url())
-        .variable("AWS_REGION", "us-east-1")
-        .variable("AWS_ACCESS_KEY_ID", "test")
-        .variable("AWS_SECRET_ACCESS_KEY", "test")
-        .variable("AWS_EC2_METADATA_DISABLED", "true")
+        .variables(moto.variables())
         .start()
         .expect("the controller starts");
 

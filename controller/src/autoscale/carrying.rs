@@ -105,14 +105,7 @@ impl Autoscaler {
                 }
                 Outcome::Done
             }
-            Err(error) => {
-                tracing::warn!(%error, %action, "action was not carried out");
-                let why = error.to_string();
-                match error.refusal() {
-                    Some(kind) => Outcome::Refused { kind, why },
-                    None => Outcome::Failed(why),
-                }
-            }
+            Err(error) => error.into_outcome(action),
         };
         if let (Some(result), Some(memory)) = (outcome.result(), past.memory_mut(planned.role)) {
             memory.note_outcome(action, result);

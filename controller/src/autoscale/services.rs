@@ -74,13 +74,13 @@ impl Autoscaler {
         let of_rollouts = SizingTerms::from(&**policy);
         let ordered = Some(plan).filter(|_| is_ordered);
         past.services.costs.note(policy, Role::Rollout, &rollouts.pools, ordered);
+        let readings = self.signals.readings();
         for role in Role::SERVICES {
             let Some(terms) = SizingTerms::of_role(policy, role) else {
                 past.services.groups.remove(&role);
                 continue;
             };
             let view = plan.outlook(rollouts, &of_rollouts, is_ordered, role);
-            let readings = self.signals.readings();
             let mut seen = build(turn.reads, rollouts, role, readings.get(&role), view);
             seen.others_dollars_per_hour = past.services.costs.beside(policy, role);
             self.size_service(&terms, seen, turn, past).await;

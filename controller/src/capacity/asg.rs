@@ -141,9 +141,7 @@ impl AsgCapacity {
             let introduced = self.introduced.lock().unwrap_or_else(PoisonError::into_inner);
             introduced.contains(&view.name)
         };
-        let is_short = view.size.known().is_some_and(|size| {
-            size.counted().count() < usize::try_from(size.desired).unwrap_or(usize::MAX)
-        });
+        let is_short = view.size.known().is_some_and(|size| size.count() < size.desired);
         if is_introduced && !is_short {
             return;
         }

@@ -102,9 +102,8 @@ impl Costs {
         let cost = |view: &PoolView| {
             let price = policy.pool(&view.name)?.dollars_per_node_hour?;
             let size = view.size.known()?;
-            let shown = u32::try_from(size.counted().count()).unwrap_or(u32::MAX);
             let raised = plan.and_then(|plan| plan.raises(&view.name)).unwrap_or(0);
-            Some(price * f64::from(size.desired.max(shown).max(raised)))
+            Some(price * f64::from(size.committed().max(raised)))
         };
         if let Some(cost) = pools.iter().map(cost).sum::<Option<f64>>() {
             self.0.insert(role, cost);

@@ -11,7 +11,7 @@ use crate::time::UnixMillis;
 pub(crate) const UPDATES_KEPT: usize = 4;
 
 /// Longest time between two observations that is believed to have been alike throughout.
-const GAP_MAX: Duration = Duration::from_secs(600);
+pub(crate) const GAP_MAX: Duration = Duration::from_secs(600);
 
 /// What the trainer did during the last updates and the one under way, fed by one observation after
 /// another. Time with an unknown trainer, or between two looks too far apart, is left out.

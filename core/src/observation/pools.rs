@@ -64,6 +64,16 @@ impl PoolSize {
         self.instances.iter().filter(|instance| instance.state.counts())
     }
 
+    /// How many these are.
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.counted().count()).unwrap_or(u32::MAX)
+    }
+
+    /// Nodes that are or will be paid: what was asked for, or what is there where that is more.
+    pub fn committed(&self) -> u32 {
+        self.desired.max(self.count())
+    }
+
     /// How many of them serve: a group that has fewer than the `gang` nodes of a replica serves
     /// nothing.
     pub fn counted_nodes(&self, gang: u32) -> u32 {

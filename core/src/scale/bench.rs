@@ -93,7 +93,7 @@ impl PoolMemory {
     #[must_use]
     pub fn advance(&self, view: &PoolView, now: UnixMillis) -> Self {
         let Some(size) = view.size.known() else { return self.clone() };
-        let counted = u32::try_from(size.counted().count()).unwrap_or(u32::MAX);
+        let counted = size.count();
         let (seen_until, telling) = self.news(view);
         let mut next = Self {
             seen_until,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::pace::GAP_MAX;
+use crate::bottleneck::GAP_MAX;
 use crate::time::UnixMillis;
 
 /// A clock that stands still while a look does not count.

@@ -12,6 +12,7 @@
 
 use std::time::Duration;
 
+use crate::bottleneck::GAP_MAX;
 use crate::observation::{Observation, TrainerPhase};
 use crate::time::UnixMillis;
 
@@ -23,9 +24,6 @@ const STEPS_WINDOW: f64 = 16.0;
 /// flight are replaced meanwhile, at least.
 const SAMPLES_WINDOW: f64 = 512.0;
 const TURNOVERS_WINDOW: f64 = 16.0;
-
-/// Longest time between two observations that is believed to have been alike throughout.
-pub(super) const GAP_MAX: Duration = Duration::from_secs(600);
 
 /// Fewest updates before their length is believed.
 const STEPS_MIN: f64 = 3.0;

@@ -45,8 +45,7 @@ impl Spending {
         let all = budget.dollars_per_hour - budget.others_dollars_per_hour.unwrap_or(0.0);
         let mut left = Left { to_launch: all, to_keep: all };
         for pool in &census.pools {
-            let shown = u32::try_from(pool.size.counted().count()).unwrap_or(u32::MAX);
-            let nodes = pool.size.desired.max(shown);
+            let nodes = pool.size.committed();
             let leaving = pool.leaving.saturating_mul(terms.gang());
             match pool.terms.dollars_per_node_hour {
                 Some(price) => {

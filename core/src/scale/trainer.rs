@@ -270,7 +270,7 @@ impl Look<'_> {
             let raise = TrainerAction::Raise { pool, from: size.desired, to };
             return (!tried).then_some(raise);
         }
-        let serve = u32::try_from(size.counted().count()).unwrap_or(u32::MAX);
+        let serve = size.count();
         reasons.push(if serve < to {
             TrainerReason::Filling { pool, observed: serve, desired: to }
         } else {

@@ -109,6 +109,13 @@ pub(super) fn record_keys(port: &RedisPort, kind: &str, member: &str) -> [String
     [key(port, kind, member), key(port, &format!("{kind}s"), "")]
 }
 
+/// What `control_put` is told of a record: its member, the mode, the field that gets the time.
+pub(super) fn put_arguments<T: Serialize>(how: [&str; 3], record: &T) -> Vec<Vec<u8>> {
+    let fields = to_fields(record).into_iter();
+    let fields = fields.flat_map(|(name, text)| [name.into_bytes(), text.into_bytes()]);
+    how.map(Into::into).into_iter().chain(fields).collect()
+}
+
 async fn put<T: Serialize>(
     port: &RedisPort,
     kind: &str,
@@ -135,10 +142,7 @@ async fn put_at<T: Serialize>(
         PutMode::Merge => "merge",
         PutMode::Raise => "raise",
     };
-    let mut arguments: Vec<Vec<u8>> = [member, mode, stamp].map(|text| text.into()).into();
-    for (name, text) in to_fields(record) {
-        arguments.extend([name.into_bytes(), text.into_bytes()]);
-    }
+    let arguments = put_arguments([member, mode, stamp], record);
     let keys = record_keys(port, kind, member);
     let written = port.call_function(Function::ControlPut, &keys, &arguments, CALL_TRIES).await?;
     Ok(UnixMillis(written))

@@ -3,11 +3,11 @@
 
 use serde::Serialize;
 
-use super::control::{key, read_all, record_keys};
+use super::control::{key, put_arguments, read_all, record_keys};
 use super::library::Function;
 use super::{CALL_TRIES, RedisPort};
 use crate::client::QueueError;
-use crate::control::{ControlReply, LeaderWrite, to_fields};
+use crate::control::{ControlReply, LeaderWrite};
 
 /// What the functions answer to a leader that was followed by another.
 const OUTDATED: i64 = -1;
@@ -48,10 +48,7 @@ impl Leader<'_> {
         stamp: &str,
         record: &T,
     ) -> Result<ControlReply, QueueError> {
-        let mut arguments: Vec<Vec<u8>> = [member, "replace", stamp].map(Into::into).into();
-        for (name, text) in to_fields(record) {
-            arguments.extend([name.into_bytes(), text.into_bytes()]);
-        }
+        let arguments = put_arguments([member, "replace", stamp], record);
         self.call(Function::ControlPut, record_keys(self.port, kind, member), arguments).await
     }
 

@@ -44,6 +44,18 @@ impl Moto {
         format!("http://127.0.0.1:{}", self.port)
     }
 
+    /// What a program needs in its environment to take it for AWS.
+    #[must_use]
+    pub fn variables(&self) -> [(&'static str, String); 5] {
+        [
+            ("AWS_ENDPOINT_URL", self.url()),
+            ("AWS_REGION", "us-east-1".to_owned()),
+            ("AWS_ACCESS_KEY_ID", "test".to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", "test".to_owned()),
+            ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
+        ]
+    }
+
     /// Forgets everything that was created in it.
     ///
     /// # Errors

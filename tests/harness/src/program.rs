@@ -36,6 +36,12 @@ impl ProgramOptions {
         self
     }
 
+    /// Sets several.
+    #[must_use]
+    pub fn variables<'a>(self, pairs: impl IntoIterator<Item = (&'a str, String)>) -> Self {
+        pairs.into_iter().fold(self, |options, (name, value)| options.variable(name, &value))
+    }
+
     /// Starts it and does not wait for anything.
     ///
     /// # Errors

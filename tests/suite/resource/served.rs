@@ -88,11 +88,7 @@ fn start(
         .arguments(["--redis", &redis.url(), "--namespace", namespace, "--identity", identity])
         .arguments(["--listen", &listen])
         .variable("KUBECONFIG", &kubeconfig.display().to_string())
-        .variable("AWS_ENDPOINT_URL", &moto.url())
-        .variable("AWS_REGION", "us-east-1")
-        .variable("AWS_ACCESS_KEY_ID", "test")
-        .variable("AWS_SECRET_ACCESS_KEY", "test")
-        .variable("AWS_EC2_METADATA_DISABLED", "true")
+        .variables(moto.variables())
         .start()
         .expect("the controller starts");
     (controller, format!("http://{listen}"))

@@ -9,7 +9,6 @@
 use super::{Look, TrainerAction, TrainerMemory, TrainerReason, TrainerTerms};
 use crate::bottleneck::{IterationPhases, IterationStage, UPDATES_KEPT};
 use crate::observation::TrainerPhase;
-use crate::scale::plan::Action;
 use crate::scale::reason::{CapacityReason, Direction, Reason};
 
 /// Updates after a change that say nothing: those that are looked back on, and the one under way.
@@ -167,12 +166,7 @@ impl Look<'_> {
     fn asked_dollars(&self, pool: &crate::scale::PoolTerms) -> Option<f64> {
         let view = self.observation.pools.iter().find(|view| view.name == pool.name)?;
         let size = view.size.known()?;
-        let raised = self.plan.actions.iter().filter_map(|action| match action {
-            Action::Raise { pool: raised, to, .. } if *raised == pool.name => Some(*to),
-            _ => None,
-        });
-        let shown = u32::try_from(size.counted().count()).unwrap_or(u32::MAX);
-        let nodes = raised.chain([size.desired, shown]).max().unwrap_or(0);
+        let nodes = size.committed().max(self.plan.raises(&pool.name).unwrap_or(0));
         let price = if nodes == 0 { Some(0.0) } else { pool.dollars_per_node_hour };
         Some(price? * f64::from(nodes))
     }

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
+use crate::bottleneck::GAP_MAX;
 use crate::scale::reason::Direction;
 use crate::time::UnixMillis;
-
-/// Longest time between two looks that is believed to have been alike throughout.
-const GAP_MAX: Duration = Duration::from_mins(10);
 
 /// Share of the window for which the evidence may be missing: a buffer that touches its target
 /// once is no new beginning.
@@ -31,8 +29,8 @@ impl Watch {
     /// Takes in what is wanted now. The opposite begins anew, and so does a lack of evidence for
     /// longer than a tenth of the window, `after`.
     pub fn look(&mut self, wants: Option<Direction>, after: Duration, now: UnixMillis) {
-        let gap = self.looked_at.map_or(Duration::ZERO, |at| now.since(at));
-        let gap = if gap <= GAP_MAX { gap } else { Duration::ZERO };
+        let gap = self.looked_at.map(|at| now.since(at)).filter(|gap| *gap <= GAP_MAX);
+        let gap = gap.unwrap_or_default();
         self.looked_at = Some(now);
         if wants.is_some() && wants == self.wants {
             self.held = self.held.saturating_add(gap);
