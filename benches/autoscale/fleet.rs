@@ -117,6 +117,7 @@ spec:
             step,
             groups_per_step: self.groups_per_step(),
             nodes: None,
+            incarnation: None,
             heartbeat: UnixMillis(0),
         }
     }

@@ -29,6 +29,8 @@ pub(crate) enum ActuateError {
     DrainMoved { replica: ReplicaId, expected: &'static str, got: String },
     #[error("its pool has not answered yet")]
     Unanswered,
+    #[error("the trainer has started again, is silent, or took its word back: nothing goes")]
+    NotReleased,
     #[error("pool {0} is not in the policy any more")]
     NoSuchPool(PoolName),
     #[error(transparent)]
@@ -126,10 +128,28 @@ impl Actuator<'_> {
         name: &PoolName,
         instances: &[InstanceId],
     ) -> Result<(), ActuateError> {
+        self.terminate_if(name, instances, |_| std::future::ready(Ok(()))).await
+    }
+
+    /// As [`Self::terminate`], unless `may` refuses. It is asked last of all, under the generation
+    /// of the claim and within its time.
+    pub async fn terminate_if<F>(
+        &self,
+        name: &PoolName,
+        instances: &[InstanceId],
+        may: impl FnOnce(u64) -> F,
+    ) -> Result<(), ActuateError>
+    where
+        F: Future<Output = Result<(), ActuateError>>,
+    {
         let pool = self.policy.pool(name).ok_or_else(|| ActuateError::NoSuchPool(name.clone()))?;
         let what = instances.iter().map(|id| id.0.as_str()).collect::<Vec<_>>().join("+");
-        self.fence.claim("terminate", &what, CALL_LIMIT).await?;
-        within_limit("terminate", self.capacity.terminate(pool, instances)).await
+        let generation = self.fence.claim("terminate", &what, CALL_LIMIT).await?;
+        let terminate = async {
+            may(generation).await?;
+            Ok::<_, ActuateError>(self.capacity.terminate(pool, instances).await?)
+        };
+        within_limit("terminate", terminate).await
     }
 
     async fn request_drain(
@@ -199,10 +219,13 @@ impl Actuator<'_> {
 }
 
 /// Gives up a call of the provider when the claimed time is over.
-async fn within_limit(
+async fn within_limit<E>(
     what: &str,
-    call: impl Future<Output = Result<(), CapacityError>>,
-) -> Result<(), ActuateError> {
+    call: impl Future<Output = Result<(), E>>,
+) -> Result<(), ActuateError>
+where
+    ActuateError: From<E>,
+{
     match tokio::time::timeout(CALL_LIMIT, call).await {
         Ok(outcome) => Ok(outcome?),
         Err(_) => {

@@ -25,6 +25,8 @@ mod replicas;
 pub(crate) mod services;
 mod trainer;
 
+pub(crate) use self::trainer::TRAINER_SILENCE_LIMIT;
+
 /// Longest time that the reads of the queue may take together: twice the limit of one call.
 const QUEUE_LIMIT: Duration = Duration::from_secs(4);
 
@@ -204,6 +206,7 @@ pub fn build(reads: &Reads, nodes_per_replica: u16, now: UnixMillis) -> Observat
         oldest_ready_age: oldest,
         trainer,
         trainer_resize: reads.view.as_ref().ok().and_then(trainer::resize),
+        trainer_resize_ended: reads.view.as_ref().ok().and_then(trainer::ended),
         trainer_pool: reads.trainer_pool.clone(),
         policy_version,
         replicas,

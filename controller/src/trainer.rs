@@ -15,7 +15,7 @@ use crate::acting::Tools;
 use crate::actuate::{ActuateError, Actuator, QUEUE_WRITE_LIMIT};
 use crate::held::why_held;
 use crate::metrics::Metrics;
-use crate::observe::Reads;
+use crate::observe::{Reads, TRAINER_SILENCE_LIMIT};
 
 /// Nodes of the trainer come and go one by one, whatever the rollouts' replicas are.
 const SINGLE: u32 = 1;
@@ -122,17 +122,27 @@ impl Actuator<'_> {
             TrainerAction::Raise { pool, from, to } => {
                 self.raise(pool, (*from, *to), SINGLE).await?;
             }
-            TrainerAction::Release { pool, instances } => self.terminate(pool, instances).await?,
-            TrainerAction::End { generation: request, size, gone, .. } => {
+            TrainerAction::Release { generation: request, pool, instances } => {
+                let may = |leader| self.may_release(leader, *request);
+                self.terminate_if(pool, instances, may).await?;
+            }
+            TrainerAction::End { generation: request, size, how, gone } => {
                 let generation = self.claim_resize("end", *size).await?;
                 // The nodes first: once the request has ended nothing would remind us of them.
                 for node in gone {
                     self.queue.remove_node(generation, node).await?;
                 }
-                self.queue.end_resize(generation, *request).await?;
+                self.queue.end_resize(generation, *request, how.as_str()).await?;
             }
         }
         Ok(())
+    }
+
+    /// What was seen at the beginning of the turn may be over: a trainer that starts again may do so
+    /// on the nodes that it had left.
+    async fn may_release(&self, leader: u64, request: u64) -> Result<(), ActuateError> {
+        let may = self.queue.may_release(leader, request, TRAINER_SILENCE_LIMIT).await?;
+        may.then_some(()).ok_or(ActuateError::NotReleased)
     }
 
     async fn claim_resize(&self, verb: &str, size: u32) -> Result<u64, ActuateError> {

@@ -99,6 +99,10 @@ name_type!(
     ReplicaId, "replica id", "[A-Za-z0-9._-]{1,253}", is_node_name
 );
 name_type!(
+    /// One start of a trainer: each start takes another one, at random.
+    Incarnation, "incarnation", "[A-Za-z0-9_-]{1,64}", is_plain_name
+);
+name_type!(
     /// A Kubernetes node.
     NodeName, "node name", "[A-Za-z0-9._-]{1,253}", is_node_name
 );

@@ -23,7 +23,7 @@ pub use self::drains::{DrainPurpose, DrainStage, DrainView};
 pub use self::pools::{
     Activities, FailureKind, InstanceState, InstanceView, LaunchFailure, PoolSize, PoolView,
 };
-pub use self::resize::{ReleasedNode, ResizeView};
+pub use self::resize::{EndedResize, ReleasedNode, ResizeEnd, ResizeView};
 pub use self::service::ServiceView;
 
 /// A reading with its age, or why there is none.
@@ -170,6 +170,9 @@ pub struct Observation {
     /// The size that the trainer is asked for, if it is.
     #[serde(default)]
     pub trainer_resize: Option<ResizeView>,
+    /// How the last request for another size ended, while none stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trainer_resize_ended: Option<EndedResize>,
     /// The trainer's pool, where its size is the controller's to change.
     #[serde(default)]
     pub trainer_pool: Option<PoolView>,

@@ -134,6 +134,7 @@ async fn live(
         facts: facts.clone(),
         clock: clock.clone(),
         size: TrainerNodes::first_size(policy, args.trainer_nodes),
+        incarnation: format!("demo-{:016x}", rand::random::<u64>()).parse()?,
     };
     let plan =
         disruptions::schedule(args.seed, args.notices, args.kills, args.run_for, args.notice_lead);

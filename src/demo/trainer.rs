@@ -187,6 +187,7 @@ impl Trainer {
             step: state.version.0,
             groups_per_step: self.policy.trainer.groups_per_step,
             nodes: state.nodes.reported(),
+            incarnation: Some(state.nodes.incarnation.clone()),
             heartbeat: ebbtide_core::time::UnixMillis(0),
         };
         self.queue.put_trainer(record).await

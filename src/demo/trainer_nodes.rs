@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ebbtide_controller::capacity::local::LocalCapacity;
-use ebbtide_core::ids::NodeName;
+use ebbtide_core::ids::{Incarnation, NodeName};
 use ebbtide_core::policy::{FleetPolicy, PoolName};
 use ebbtide_queue::client::{QueueError, WorkQueue};
 use ebbtide_queue::control::{NodeNames, ResizeConfirmation};
@@ -29,6 +29,8 @@ pub struct TrainerNodes {
     pub clock: Clock,
     /// On how many it runs.
     pub size: u32,
+    /// Names this start of it.
+    pub incarnation: Incarnation,
 }
 
 impl TrainerNodes {
@@ -61,10 +63,12 @@ impl TrainerNodes {
             }
             return Ok(());
         }
+        // At the size that it has it is asked for what it does not run on.
         let stay = usize::try_from(size).unwrap_or(usize::MAX);
-        let released = if size < self.size { &nodes[stay.min(nodes.len())..] } else { &[] };
+        let released = if size <= self.size { &nodes[stay.min(nodes.len())..] } else { &[] };
         let released = NodeNames(released.iter().cloned().collect());
-        let said = ResizeConfirmation { size, generation: asked.generation, released };
+        let (generation, incarnation) = (asked.generation, Some(self.incarnation.clone()));
+        let said = ResizeConfirmation { size, generation, released, incarnation };
         if queue.confirm_resize(said).await? && size < self.size {
             self.run_on(size);
         }

@@ -106,6 +106,7 @@ fn view() -> StatusView {
             step: 14,
             groups_per_step: 12,
             nodes: None,
+            incarnation: None,
             heartbeat: at(129.7),
         }),
         trainer_silence: Duration::from_millis(300),

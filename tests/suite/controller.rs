@@ -97,6 +97,7 @@ async fn report_nodes(queue: &WorkQueue, instances: &[String], in_flight: impl F
         step: 1,
         groups_per_step: 4,
         nodes: None,
+        incarnation: None,
         heartbeat: UnixMillis(0),
     };
     queue.put_trainer(trainer).await.expect("reported");

@@ -174,7 +174,14 @@ async fn train_outside(url: &str, run: &str, steps: u64) -> Result<u64, Error> {
     let (mut step, mut enqueued) = (0_u64, 0);
     let report = |phase, step| {
         let heartbeat = ebbtide_core::time::UnixMillis(0);
-        queue.put_trainer(TrainerRecord { phase, step, groups_per_step: 4, nodes: None, heartbeat })
+        queue.put_trainer(TrainerRecord {
+            phase,
+            step,
+            groups_per_step: 4,
+            nodes: None,
+            incarnation: None,
+            heartbeat,
+        })
     };
     while step < steps {
         while enqueued < (step + 2) * 4 {

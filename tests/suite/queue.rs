@@ -20,6 +20,7 @@ async fn report_trainer(run: &Run, groups_per_step: u32) {
         step: 7,
         groups_per_step,
         nodes: None,
+        incarnation: None,
         heartbeat: ebbtide_core::time::UnixMillis(0),
     };
     run.queue.put_trainer(record).await.unwrap();

@@ -86,6 +86,7 @@ async fn recorded_run_is_replayed_and_its_last_decision_told() {
         step: 1,
         groups_per_step: 4,
         nodes: None,
+        incarnation: None,
         heartbeat: UnixMillis(0),
     };
     queue.put_trainer(trainer).await.expect("reported");
@@ -162,6 +163,7 @@ async fn savings_ledger_goes_on_after_a_restart() {
         step,
         groups_per_step: 4,
         nodes: None,
+        incarnation: None,
         heartbeat: UnixMillis(0),
     };
     queue.put_trainer(trainer(1)).await.expect("reported");

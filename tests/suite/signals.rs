@@ -96,7 +96,14 @@ async fn services_are_sized_by_sqs_and_by_a_stream_and_their_decisions_replay() 
     let policy = policy_file(folder.path(), &policy_text(&jobs.url(), stream));
     let work = queue(&redis, RUN, 1).await;
     let (phase, heartbeat) = (TrainerPhase::Train, UnixMillis(0));
-    let trainer = TrainerRecord { phase, step: 1, groups_per_step: 4, nodes: None, heartbeat };
+    let trainer = TrainerRecord {
+        phase,
+        step: 1,
+        groups_per_step: 4,
+        nodes: None,
+        incarnation: None,
+        heartbeat,
+    };
     work.put_trainer(trainer).await.expect("reported");
     let listen = format!("127.0.0.1:{}", Program::free_port().expect("a free port"));
     let controller = Program::options("ebbtide-controller", EBBTIDE)

@@ -46,6 +46,7 @@ fn record(tick: u64, outcomes: &[Outcome]) -> Record {
             oldest_ready_age: Signal::unknown("nobody looked"),
             trainer: Signal::unknown("nobody looked"),
             trainer_resize: None,
+            trainer_resize_ended: None,
             trainer_pool: None,
             policy_version: Signal::unknown("nobody looked"),
             replicas: Signal::unknown("nobody looked"),

@@ -49,6 +49,7 @@ pub(crate) fn build(
         oldest_ready_age: rollouts.oldest_ready_age.clone(),
         trainer: rollouts.trainer.clone(),
         trainer_resize: None,
+        trainer_resize_ended: None,
         trainer_pool: rollouts.trainer_pool.clone(),
         policy_version: rollouts.policy_version.clone(),
         replicas,

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use ebbtide_core::ids::NodeName;
 use ebbtide_core::observation::{
-    InstanceId, ReleasedNode, ResizeView, Signal, TrainerPhase, TrainerView,
+    EndedResize, InstanceId, ReleasedNode, ResizeEnd, ResizeView, Signal, TrainerPhase, TrainerView,
 };
-use ebbtide_queue::control::ControlView;
+use ebbtide_queue::control::{ControlView, NodeRole};
 
 use super::replicas::is_reclaimed;
 
 /// A trainer that has been silent for longer is unknown. It reports every few seconds, and a
 /// checkpoint may keep it for a while.
-const TRAINER_SILENCE_LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const TRAINER_SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
 /// What the trainer says about itself, while it is heard.
 pub(super) fn signal(view: &ControlView) -> Signal<TrainerView> {
@@ -27,7 +27,8 @@ pub(super) fn signal(view: &ControlView) -> Signal<TrainerView> {
         return Signal::unknown(format!("its heartbeat is {age}s old, at most {limit}s count"));
     }
     let groups_per_step = record.groups_per_step;
-    let value = TrainerView { phase, step: record.step, groups_per_step, nodes: record.nodes };
+    let nodes = record.nodes.filter(|nodes| *nodes > 0);
+    let value = TrainerView { phase, step: record.step, groups_per_step, nodes };
     Signal::Known { value, age }
 }
 
@@ -41,13 +42,24 @@ pub(super) fn resize(view: &ControlView) -> Option<ResizeView> {
             name: name.clone(),
             instance: node.and_then(|node| node.instance_id.clone()).map(InstanceId),
             has_notice: node.is_some_and(|node| is_reclaimed(node, drain(&node.replica))),
+            is_trainers: node.is_some_and(|node| node.role == NodeRole::Trainer),
         }
     };
+    let reports = view.trainer.as_ref().and_then(|trainer| trainer.incarnation.as_ref());
     Some(ResizeView {
         size: record.size?,
         generation: record.generation,
         asked_for: record.requested_at.map_or(Duration::ZERO, |at| view.now.since(at)),
         is_confirmed: record.is_confirmed(),
+        has_restarted: record.is_confirmed() && record.confirmed_by.as_ref() != reports,
         released: record.released.0.iter().map(released).collect(),
     })
+}
+
+/// How the last request ended, while none stands.
+pub(super) fn ended(view: &ControlView) -> Option<EndedResize> {
+    let record = &view.resize;
+    let how = ResizeEnd::of_word(record.end.as_deref()?)?;
+    let ago = view.now.since(record.ended_at?).min(EndedResize::AGO_MAX);
+    Some(EndedResize { how, ago })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ebbtide_core::ids::NodeName;
 use ebbtide_core::policy::FleetPolicy;
 use ebbtide_queue::control::{
-    HoldRecord, NodeNames, ResizeConfirmation, ResizeRecord, TrainerPhase,
+    HoldRecord, NodeNames, ResizeConfirmation, ResizeRecord, TrainerPhase, TrainerRecord,
 };
 
 use crate::capacity::local::LocalNode;
@@ -100,7 +100,8 @@ async fn confirm(world: &World, asked: &ResizeRecord, leaves: &[LocalNode]) -> b
     if !leaves.is_empty() {
         world.trainer().record.nodes = Some(size);
     }
-    let said = ResizeConfirmation { size, generation: asked.generation, released };
+    let incarnation = world.trainer().record.incarnation.clone();
+    let said = ResizeConfirmation { size, generation: asked.generation, released, incarnation };
     world.queue.confirm_resize(said).await.expect("memory")
 }
 
@@ -262,6 +263,48 @@ async fn observe_mode_and_a_hold_ask_for_nothing() {
     until_asked(&world, 2).await;
     let held_until = world.queue.view().await.expect("memory").now;
     assert!(held_until >= now.plus(Duration::from_secs(120)));
+}
+
+/// It crashed after its word, and its launcher takes what is there: the nodes that it had left.
+#[tokio::test(start_paused = true)]
+async fn trainer_that_starts_again_on_what_it_left_loses_nothing() {
+    let world = too_fast("act", 2).await;
+    let asked = until_asked(&world, 1).await;
+    let nodes = trainers(&world);
+    let now = world.queue.view().await.expect("memory").now;
+    world.queue.put_hold(hold(now.plus(Duration::from_secs(20)))).await.expect("memory");
+    assert!(confirm(&world, &asked, &nodes[..1]).await);
+    // As many nodes as it was asked to run on, but which?
+    world.trainer().record.incarnation = Some("second".parse().expect("valid"));
+    world.until("the request is over", async || resize(&world).await.size.is_none()).await;
+    assert_eq!(resize(&world).await.end.as_deref(), Some("taken_back"));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(trainers(&world), nodes);
+    assert!(!confirm(&world, &asked, &nodes[..1]).await, "the request is over");
+}
+
+/// What comes between the look and the deed.
+#[tokio::test(start_paused = true)]
+async fn release_is_refused_once_another_incarnation_reports() {
+    let world = too_fast("act", 2).await;
+    let asked = until_asked(&world, 1).await;
+    let nodes = trainers(&world);
+    world.trainer().is_silent = true;
+    let now = world.queue.view().await.expect("memory").now;
+    world.queue.put_hold(hold(now.plus(Duration::from_secs(60)))).await.expect("memory");
+    assert!(confirm(&world, &asked, &nodes[..1]).await);
+    let leader = world.snapshot().generation;
+    let limit = Duration::from_secs(30);
+    let may =
+        async || world.queue.may_release(leader, asked.generation, limit).await.expect("memory");
+    assert!(may().await);
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    assert!(!may().await, "it is silent");
+    let record = world.trainer().record.clone();
+    let second = Some("second".parse().expect("valid"));
+    let record = TrainerRecord { incarnation: second, ..record };
+    world.queue.put_trainer(record).await.expect("memory");
+    assert!(!may().await);
 }
 
 /// The rollouts' own nodes are never the trainer's to give up.

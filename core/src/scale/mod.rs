@@ -58,7 +58,7 @@ pub use self::startup::StartupMemory;
 pub use self::stock::Stock;
 pub use self::terms::{BudgetTerms, PoolTerms, SizingTerms};
 pub use self::trainer::{
-    ResizeEnd, TrainerAction, TrainerMemory, TrainerPlan, TrainerReason, TrainerTerms, plan_trainer,
+    TrainerAction, TrainerMemory, TrainerPlan, TrainerReason, TrainerTerms, plan_trainer,
 };
 
 use self::census::{Census, take_census};

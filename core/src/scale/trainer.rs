@@ -7,15 +7,19 @@
 //!                                                smaller: terminate what it named as left
 //! ```
 //!
+//! A pool that is larger than the trainer is asked about in the same way, at the size that the
+//! trainer has: it names what it does not run on.
+//!
 //! [`plan_trainer`] is pure and the same in controller, simulator and replay. Everything that it
 //! goes by stands in the trainer's record, so that another leader goes on where one ended.
 //!
 //! Laws: nothing is written while the trainer is silent; no node comes or goes before the trainer
-//! has confirmed a legal size; only nodes that it named as left are terminated, while it says that
-//! it runs on no more than is asked for, and never so many that fewer would be left than it runs
-//! on; what was done is not done again.
+//! has confirmed a legal size; only nodes that it named as left are terminated, while it has not
+//! started again and says that it runs on no more than is asked for, and never so many that fewer
+//! would be left than it runs on; what was done is not done again.
 
 mod action;
+mod carry;
 mod judge;
 mod reason;
 #[cfg(test)]
@@ -24,27 +28,24 @@ mod watch;
 
 use std::time::Duration;
 
-pub use self::action::{ResizeEnd, TrainerAction};
+pub use self::action::TrainerAction;
 pub use self::reason::TrainerReason;
 use self::watch::Watch;
 use super::plan::ScalePlan;
 use super::terms::SizingTerms;
-use crate::ids::NodeName;
-use crate::observation::{
-    InstanceId, InstanceView, Observation, PoolSize, ReleasedNode, ReplicaView, ResizeView,
-    TrainerPhase,
-};
+use crate::observation::{EndedResize, Observation, PoolSize};
 use crate::policy::{FleetPolicy, PoolName};
 use crate::time::UnixMillis;
 
 /// How long the trainer may take to confirm: updates of an hour are rare.
 const CONFIRM_LIMIT: Duration = Duration::from_hours(1);
 
-/// How long, from the request on, the trainer may take to run on the nodes that it was given.
-const TAKE_LIMIT: Duration = Duration::from_hours(3);
+/// How long, from the request on, the trainer may take to run on the nodes that it was given, and
+/// those that it has left to go.
+const CARRY_LIMIT: Duration = Duration::from_hours(3);
 
-/// How long nothing is asked for after a request that the trainer did not answer.
-const QUIET: Duration = Duration::from_hours(1);
+/// How long nothing is asked for after a request that came to nothing on the trainer's side.
+const QUIET: Duration = EndedResize::AGO_MAX;
 
 /// Time between two attempts to raise a pool, while the first does not show.
 const RAISE_EVERY: Duration = Duration::from_mins(1);
@@ -103,8 +104,10 @@ pub struct TrainerMemory {
     nodes: Option<u32>,
     /// The update from which on its size can be judged: those before were made with another.
     judged_from: u64,
-    /// Until when nothing is asked for.
-    quiet_until: Option<UnixMillis>,
+    /// For how long its pool has been larger than it.
+    surplus: Watch,
+    /// The request about the nodes beside the trainer's that it has taken meanwhile.
+    overtaken: Option<u64>,
     /// When its pool was last raised.
     raised_at: Option<UnixMillis>,
 }
@@ -129,7 +132,11 @@ pub fn plan_trainer(
     let action = nodes.and_then(|nodes| look.decide(nodes, &mut memory, &mut reasons));
     match &action {
         Some(TrainerAction::Raise { .. }) => memory.raised_at = Some(observation.now),
-        Some(TrainerAction::End { how, .. }) => memory.note_end(*how, observation.now),
+        // The evidence for a request is used up with it.
+        Some(TrainerAction::End { .. }) => {
+            memory.forget_evidence();
+            memory.raised_at = None;
+        }
         _ => {}
     }
     let asked = observation.trainer_resize.as_ref().map(|resize| resize.size);
@@ -137,12 +144,14 @@ pub fn plan_trainer(
 }
 
 impl TrainerMemory {
-    /// The evidence for a request is used up with it.
-    fn note_end(&mut self, how: ResizeEnd, now: UnixMillis) {
-        (self.watch, self.raised_at) = (Watch::default(), None);
-        if matches!(how, ResizeEnd::NotConfirmed | ResizeEnd::NotTaken) {
-            self.quiet_until = Some(now.plus(QUIET));
-        }
+    fn forget_evidence(&mut self) {
+        (self.watch, self.surplus) = (Watch::default(), Watch::default());
+    }
+
+    /// The time until the next look says nothing.
+    fn pause(&mut self) {
+        self.watch.pause();
+        self.surplus.pause();
     }
 }
 
@@ -164,16 +173,19 @@ impl Look<'_> {
         let Some(trainer) = self.observation.trainer.known() else {
             let why = self.observation.trainer.why_unknown().unwrap_or_default().to_owned();
             reasons.push(TrainerReason::Silent { why });
-            memory.watch.pause();
+            memory.pause();
             return None;
         };
         let Some(nodes) = trainer.nodes else {
             reasons.push(TrainerReason::SizeUntold);
-            memory.watch = Watch::default();
+            memory.forget_evidence();
             return None;
         };
-        if memory.nodes.is_some_and(|before| before != nodes) {
-            memory.watch = Watch::default();
+        if let Some(before) = memory.nodes.filter(|before| *before != nodes) {
+            let resize = self.observation.trainer_resize.as_ref();
+            let resize = resize.filter(|resize| resize.size == before && before < nodes);
+            memory.overtaken = resize.map(|resize| resize.generation);
+            memory.forget_evidence();
             memory.judged_from = trainer.step.saturating_add(judge::UPDATES_OF_OLD_SIZE);
         }
         memory.nodes = Some(nodes);
@@ -189,139 +201,12 @@ impl Look<'_> {
         let Some(resize) = &self.observation.trainer_resize else {
             return self.ask(nodes, memory, reasons);
         };
-        memory.watch.pause();
+        memory.pause();
         if resize.is_confirmed {
             self.carry_out(resize, nodes, memory, reasons)
         } else {
-            self.wait_for(resize, nodes, reasons)
+            self.wait_for(resize, nodes, memory, reasons)
         }
-    }
-
-    /// A request that the trainer has not confirmed.
-    fn wait_for(
-        &self,
-        resize: &ResizeView,
-        nodes: u32,
-        reasons: &mut Vec<TrainerReason>,
-    ) -> Option<TrainerAction> {
-        let has_ended = self.phase() == Some(TrainerPhase::Done);
-        let how = if nodes == resize.size {
-            ResizeEnd::Done
-        } else if has_ended {
-            ResizeEnd::RunEnded
-        } else if !self.is_legal(resize.size) {
-            ResizeEnd::NotLegal
-        } else if resize.size > nodes && !self.is_paid(resize.size) {
-            ResizeEnd::TooDear
-        } else if resize.asked_for >= CONFIRM_LIMIT {
-            ResizeEnd::NotConfirmed
-        } else {
-            let (size, waited) = (resize.size, resize.asked_for);
-            reasons.push(TrainerReason::Asked { size, waited, limit: CONFIRM_LIMIT });
-            return None;
-        };
-        Some(resize.end(how, Vec::new()))
-    }
-
-    /// A request that the trainer has confirmed.
-    fn carry_out(
-        &self,
-        resize: &ResizeView,
-        nodes: u32,
-        memory: &TrainerMemory,
-        reasons: &mut Vec<TrainerReason>,
-    ) -> Option<TrainerAction> {
-        if self.observation.trainer_pool.is_none() {
-            return Some(resize.end(ResizeEnd::NotLegal, Vec::new()));
-        }
-        let size = self.pool_size(reasons)?;
-        if nodes == resize.size {
-            return self.release(resize, size, reasons);
-        }
-        if nodes > resize.size {
-            // It said that it had left nodes, and works on them again.
-            return Some(resize.end(ResizeEnd::TakenBack, Vec::new()))
-                .filter(|_| !resize.released.is_empty() || resize.asked_for >= TAKE_LIMIT);
-        }
-        self.grow(resize, (nodes, size), memory, reasons)
-    }
-
-    fn grow(
-        &self,
-        resize: &ResizeView,
-        (nodes, size): (u32, &PoolSize),
-        memory: &TrainerMemory,
-        reasons: &mut Vec<TrainerReason>,
-    ) -> Option<TrainerAction> {
-        let (to, now) = (resize.size, self.observation.now);
-        let is_there = size.desired >= to;
-        if !self.is_legal(to) {
-            return Some(resize.end(ResizeEnd::NotLegal, Vec::new()));
-        }
-        if !is_there && !self.is_paid(to) {
-            return Some(resize.end(ResizeEnd::TooDear, Vec::new()));
-        }
-        if resize.asked_for >= TAKE_LIMIT {
-            return Some(resize.end(ResizeEnd::NotTaken, Vec::new()));
-        }
-        let pool = self.terms.trainer.as_ref()?.pool.clone();
-        if !is_there {
-            let tried = memory.raised_at.is_some_and(|at| now.since(at) < RAISE_EVERY);
-            let raise = TrainerAction::Raise { pool, from: size.desired, to };
-            return (!tried).then_some(raise);
-        }
-        let serve = size.count();
-        reasons.push(if serve < to {
-            TrainerReason::Filling { pool, observed: serve, desired: to }
-        } else {
-            TrainerReason::NotTaken { size: to, nodes }
-        });
-        None
-    }
-
-    /// The trainer runs on as many nodes as were asked for: those that it has left go.
-    fn release(
-        &self,
-        resize: &ResizeView,
-        size: &PoolSize,
-        reasons: &mut Vec<TrainerReason>,
-    ) -> Option<TrainerAction> {
-        let left = |instance: &InstanceView| {
-            let is_it = |node: &&ReleasedNode| match &instance.node {
-                Some(name) => *name == node.name,
-                None => node.instance.as_ref() == Some(&instance.id),
-            };
-            resize.released.iter().find(is_it)
-        };
-        let counted: Vec<&InstanceView> = size.counted().filter(|it| left(it).is_some()).collect();
-        let ours = counted.iter().filter(|it| left(it).is_some_and(|node| !node.has_notice));
-        let instances: Vec<InstanceId> = ours.map(|instance| instance.id.clone()).collect();
-        if instances.is_empty() {
-            let is_shown = size.instances.iter().any(|instance| left(instance).is_some());
-            let gone = resize.released.iter().map(|node| node.name.clone());
-            let gone = gone.filter(|name| !self.is_of_a_replica(name)).collect();
-            return (!is_shown).then(|| resize.end(ResizeEnd::Done, gone));
-        }
-        let stay = size.counted().count() - counted.len();
-        if stay < usize::try_from(resize.size).unwrap_or(usize::MAX) {
-            let whole = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-            let (released, stay, nodes) = (whole(counted.len()), whole(stay), resize.size);
-            reasons.push(TrainerReason::TooManyReleased { released, stay, nodes });
-            return None;
-        }
-        let pool = self.terms.trainer.as_ref()?.pool.clone();
-        Some(TrainerAction::Release { pool, instances })
-    }
-
-    /// Whether a name is one of the rollouts' nodes, or may be.
-    fn is_of_a_replica(&self, name: &NodeName) -> bool {
-        let replicas = self.observation.replicas.known();
-        let has = |replica: &ReplicaView| replica.nodes.iter().any(|node| node.name == *name);
-        replicas.is_none_or(|replicas| replicas.iter().any(has))
-    }
-
-    fn phase(&self) -> Option<TrainerPhase> {
-        self.observation.trainer.known().map(|trainer| trainer.phase)
     }
 
     fn is_legal(&self, nodes: u32) -> bool {
@@ -337,11 +222,5 @@ impl Look<'_> {
             reasons.push(TrainerReason::PoolUnknown { pool, why });
         }
         view.size.known()
-    }
-}
-
-impl ResizeView {
-    fn end(&self, how: ResizeEnd, gone: Vec<NodeName>) -> TrainerAction {
-        TrainerAction::End { generation: self.generation, size: self.size, how, gone }
     }
 }

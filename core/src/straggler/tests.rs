@@ -76,6 +76,7 @@ fn observation(now: UnixMillis, replicas: Signal<Vec<ReplicaView>>) -> Observati
         oldest_ready_age: Signal::fresh(Duration::ZERO),
         trainer: Signal::unknown("no trainer"),
         trainer_resize: None,
+        trainer_resize_ended: None,
         trainer_pool: None,
         policy_version: Signal::fresh(PolicyVersion(0)),
         replicas,

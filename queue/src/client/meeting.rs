@@ -1,5 +1,7 @@
 //! Calls on the control keys, by which agents, controller, trainer and operators meet.
 
+use std::time::Duration;
+
 use ebbtide_core::ids::ReplicaId;
 use ebbtide_core::time::UnixMillis;
 
@@ -95,34 +97,64 @@ impl WorkQueue {
     /// that holds now. The size that is asked for already is not asked for anew.
     ///
     /// # Errors
-    /// No answer, or the writer's leadership is over.
+    /// No answer, the writer's leadership is over, or `size` is 0.
     pub async fn request_resize(&self, leader: u64, size: u32) -> Result<ResizeRecord, QueueError> {
         let holds = self.resize(ControlCommand::RequestResize { leader, size }).await?;
         if holds.size != Some(size) {
-            let problem = "a newer leader has taken over; the trainer was asked for nothing";
+            let problem = match size {
+                0 => "a trainer of no nodes is none; it was asked for nothing",
+                _ => "a newer leader has taken over; the trainer was asked for nothing",
+            };
             return Err(QueueError::Protocol { problem: problem.to_owned() });
         }
         Ok(holds)
     }
 
     /// Says, for the trainer and between two updates, that what it was asked for may happen now.
-    /// `false` when that request is not the one that holds: nothing has changed, and the trainer
-    /// goes on as it was.
+    /// `false` when that request is not the one that holds, or another trainer reports: nothing has
+    /// changed, and the trainer goes on as it was.
     ///
     /// # Errors
     /// No answer: say it again.
     pub async fn confirm_resize(&self, said: ResizeConfirmation) -> Result<bool, QueueError> {
-        let generation = said.generation;
+        let (generation, incarnation) = (said.generation, said.incarnation.clone());
         let holds = self.resize(ControlCommand::ConfirmResize(said)).await?;
-        Ok(holds.generation == generation && holds.confirmed == generation)
+        let is_taken = holds.generation == generation && holds.confirmed == generation;
+        Ok(is_taken && holds.confirmed_by == incarnation)
     }
 
-    /// Ends a request to the trainer, carried out or not, as the leader of generation `leader`.
+    /// Whether what the trainer has left under this request may be terminated now, by the leader of
+    /// generation `leader`: its word holds, it has not started again, and was heard within
+    /// `silence_limit`. Asked right before it is done.
     ///
     /// # Errors
     /// No answer.
-    pub async fn end_resize(&self, leader: u64, generation: u64) -> Result<(), QueueError> {
-        self.resize(ControlCommand::EndResize { leader, generation }).await?;
+    pub async fn may_release(
+        &self,
+        leader: u64,
+        generation: u64,
+        silence_limit: Duration,
+    ) -> Result<bool, QueueError> {
+        let command = ControlCommand::ReleaseResize { leader, generation, silence_limit };
+        match self.port.control(command).await? {
+            ControlReply::MayRelease(may) => Ok(may),
+            other => Err(QueueError::unexpected("what the trainer has left", &other)),
+        }
+    }
+
+    /// Ends a request to the trainer, carried out or not, as the leader of generation `leader`;
+    /// `how` says in a word how it ended.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn end_resize(
+        &self,
+        leader: u64,
+        generation: u64,
+        how: &str,
+    ) -> Result<(), QueueError> {
+        let how = how.to_owned();
+        self.resize(ControlCommand::EndResize { leader, generation, how }).await?;
         Ok(())
     }
 

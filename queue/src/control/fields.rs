@@ -164,6 +164,7 @@ mod tests {
             step: 1,
             groups_per_step: 2,
             nodes: None,
+            incarnation: None,
             heartbeat: UnixMillis(3),
         };
         let mut fields = to_fields(&record);

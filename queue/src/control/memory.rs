@@ -47,8 +47,15 @@ impl MemoryControl {
                 self.engines.insert((record.replica.clone(), record.index), record);
             }
             ControlCommand::PutTrainer(record) => {
-                let nodes = record.nodes.or(self.trainer.as_ref().and_then(|before| before.nodes));
-                self.trainer = Some(TrainerRecord { nodes, heartbeat: now, ..record.clone() });
+                let before = self.trainer.take();
+                let (nodes, incarnation) =
+                    before.map_or((None, None), |before| (before.nodes, before.incarnation));
+                self.trainer = Some(TrainerRecord {
+                    nodes: record.nodes.or(nodes),
+                    incarnation: record.incarnation.clone().or(incarnation),
+                    heartbeat: now,
+                    ..record.clone()
+                });
             }
             ControlCommand::RequestCheckpoint => {
                 self.checkpoint.requested = Some(now);
@@ -67,9 +74,15 @@ impl MemoryControl {
                 self.confirm_resize(said, now);
                 return ControlReply::Resize(self.resize.clone());
             }
-            ControlCommand::EndResize { leader, generation } => {
+            ControlCommand::ReleaseResize { leader, generation, silence_limit } => {
+                let may =
+                    |trainer| self.resize.may_release(*generation, trainer, *silence_limit, now);
+                let may = self.trainer.as_ref().is_some_and(may);
+                return ControlReply::MayRelease(may && !self.is_outdated(*leader));
+            }
+            ControlCommand::EndResize { leader, generation, how } => {
                 if !self.is_outdated(*leader) {
-                    self.resize = self.resize.end(*generation);
+                    self.resize = self.resize.end(*generation, how, now);
                 }
                 return ControlReply::Resize(self.resize.clone());
             }
@@ -147,7 +160,8 @@ impl MemoryControl {
     }
 
     fn confirm_resize(&mut self, said: &ResizeConfirmation, now: UnixMillis) {
-        let Some(confirmed) = self.resize.confirm(said) else { return };
+        let speaker = self.trainer.as_ref().and_then(|trainer| trainer.incarnation.as_ref());
+        let Some(confirmed) = self.resize.confirm(said, speaker) else { return };
         self.resize = confirmed;
         if let Some(trainer) = &mut self.trainer {
             trainer.heartbeat = now;

@@ -51,14 +51,26 @@ pub enum ControlCommand {
         size: u32,
     },
     /// Says, between two updates, that what was asked for may happen now; the store sets the
-    /// trainer's heartbeat. Of another request or size it changes nothing.
+    /// trainer's heartbeat. Of another request or size, or by another trainer than the one that
+    /// reports, it changes nothing.
     ConfirmResize(ResizeConfirmation),
+    /// Asks, right before it is done, whether what the trainer has left may be terminated.
+    ReleaseResize {
+        /// Generation of the writer's leadership.
+        leader: u64,
+        /// The request.
+        generation: u64,
+        /// A trainer that has been silent for longer may have started again.
+        silence_limit: Duration,
+    },
     /// Ends the request of this generation, carried out or not; refused as a request is.
     EndResize {
         /// Generation of the writer's leadership.
         leader: u64,
         /// The request.
         generation: u64,
+        /// How, in a word.
+        how: String,
     },
     /// Publishes a policy version; a lower one changes nothing.
     PutVersion(VersionRecord),
@@ -112,6 +124,8 @@ pub enum ControlReply {
     Requested(UnixMillis),
     /// To commands about the trainer's size: what holds now.
     Resize(ResizeRecord),
+    /// To [`ControlCommand::ReleaseResize`]: whether it may.
+    MayRelease(bool),
     /// To [`ControlCommand::Claim`]: whether the claim was granted.
     Claimed(bool),
     /// To [`ControlCommand::Lead`]: a newer leader has claimed something; nothing was written.

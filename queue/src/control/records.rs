@@ -3,7 +3,7 @@
 //! Moments are the Redis server's. A record whose heartbeat is old is *unknown*, not gone.
 
 use ebbtide_core::fabric::FabricVerdict;
-use ebbtide_core::ids::{Holder, NodeName, PolicyVersion, ReplicaId};
+use ebbtide_core::ids::{Holder, Incarnation, NodeName, PolicyVersion, ReplicaId};
 use ebbtide_core::observation::TrainerPhase;
 use ebbtide_core::policy::Market;
 use ebbtide_core::scale::Role;
@@ -285,6 +285,10 @@ pub struct TrainerRecord {
     /// Nodes that it runs on; what does not say so leaves it as it was.
     #[serde(rename = "size", default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
+    /// Its start: a trainer that starts again takes another one. Without it the trainer can name no
+    /// node that it has left; what does not say so leaves it as it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<Incarnation>,
     /// When the record was written, on the server's clock; set by the store.
     pub heartbeat: UnixMillis,
 }

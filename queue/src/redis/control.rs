@@ -65,10 +65,19 @@ pub(super) async fn carry_out(
         ControlCommand::ConfirmResize(said) => {
             let (size, generation) = (said.size.to_string(), said.generation.to_string());
             let released = said.released.to_string();
-            resize(port, ["CONFIRM".to_owned(), size, generation, released].into()).await
+            let incarnation = said.incarnation.map(String::from).unwrap_or_default();
+            resize(port, ["CONFIRM".to_owned(), size, generation, released, incarnation].into())
+                .await
         }
-        ControlCommand::EndResize { leader, generation } => {
-            let arguments = ["END".to_owned(), leader.to_string(), generation.to_string()];
+        ControlCommand::ReleaseResize { leader, generation, silence_limit } => {
+            let (leader, generation) = (leader.to_string(), generation.to_string());
+            let silence = whole_millis(silence_limit).to_string();
+            let arguments = ["RELEASE".to_owned(), leader, generation, silence];
+            let fields = resize_fields(port, arguments.into()).await?;
+            Ok(ControlReply::MayRelease(!fields.is_empty()))
+        }
+        ControlCommand::EndResize { leader, generation, how } => {
+            let arguments = ["END".to_owned(), leader.to_string(), generation.to_string(), how];
             resize(port, arguments.into()).await
         }
         ControlCommand::PutVersion(record) => {
@@ -202,11 +211,14 @@ async fn drain(
 }
 
 async fn resize(port: &RedisPort, arguments: Vec<String>) -> Result<ControlReply, QueueError> {
+    let fields = resize_fields(port, arguments).await?;
+    Ok(ControlReply::Resize(decode::<ResizeRecord>(&fields)?))
+}
+
+async fn resize_fields(port: &RedisPort, arguments: Vec<String>) -> Result<Fields, QueueError> {
     let arguments: Vec<Vec<u8>> = arguments.into_iter().map(String::into_bytes).collect();
     let keys = [key(port, "trainer", ""), key(port, "generation", "")];
-    let fields: Fields =
-        port.call_function(Function::ControlResize, &keys, &arguments, CALL_TRIES).await?;
-    Ok(ControlReply::Resize(decode::<ResizeRecord>(&fields)?))
+    port.call_function(Function::ControlResize, &keys, &arguments, CALL_TRIES).await
 }
 
 fn decode<T: DeserializeOwned>(fields: &Fields) -> Result<T, QueueError> {

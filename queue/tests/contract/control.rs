@@ -65,6 +65,7 @@ async fn records_are_read_as_they_were_written(world: World) {
         step: 4,
         groups_per_step: 8,
         nodes: None,
+        incarnation: None,
         heartbeat: UnixMillis(0),
     };
     world.queue.put_trainer(trainer).await.unwrap();
@@ -264,6 +265,7 @@ async fn checkpoint_is_pending_until_its_request_is_confirmed(world: World) {
         step: 1,
         groups_per_step: 8,
         nodes: None,
+        incarnation: None,
         heartbeat: UnixMillis(0),
     };
     world.queue.put_trainer(trainer).await.unwrap();

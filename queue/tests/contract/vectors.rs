@@ -119,6 +119,7 @@ fn trainer_record_is_read_whatever_else_it_holds() {
         ("groups_per_step", "4"),
         ("heartbeat", "9"),
         ("size", "2"),
+        ("incarnation", "5f0c"),
         ("resize_size", "3"),
         ("resize_generation", "12"),
         ("confirmed_generation", "11"),
@@ -128,6 +129,7 @@ fn trainer_record_is_read_whatever_else_it_holds() {
     let fields = fields.map(|(name, text)| (name.to_owned(), text.to_owned()));
     let record: TrainerRecord = from_fields(&fields.clone().into()).unwrap();
     assert_eq!((record.step, record.nodes, record.heartbeat), (7, Some(2), UnixMillis(9)));
+    assert_eq!(record.incarnation.unwrap().as_str(), "5f0c");
     let resize: ResizeRecord = from_fields(&fields.into()).unwrap();
     assert_eq!((resize.size, resize.generation, resize.confirmed), (Some(3), 12, 11));
 }

@@ -85,6 +85,7 @@ impl Agents<'_> {
             step: 1,
             groups_per_step: 4,
             nodes: None,
+            incarnation: None,
             heartbeat: UnixMillis(0),
         };
         self.queue.put_trainer(trainer).await.unwrap();

@@ -134,6 +134,7 @@ async fn controller_follows_the_resource_and_answers_in_its_status() {
         step: 1,
         groups_per_step: 4,
         nodes: None,
+        incarnation: None,
         heartbeat: UnixMillis(0),
     };
     queue.put_trainer(trainer.clone()).await.expect("reported");

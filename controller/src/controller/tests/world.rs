@@ -219,6 +219,7 @@ impl World {
             step: 1,
             groups_per_step: 2,
             nodes: trainers,
+            incarnation: Some("first".parse().expect("valid")),
             heartbeat: UnixMillis(0),
         };
         let mut world = Self {

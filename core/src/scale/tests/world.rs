@@ -96,6 +96,7 @@ impl World {
                     nodes: None,
                 }),
                 trainer_resize: None,
+                trainer_resize_ended: None,
                 trainer_pool: None,
                 policy_version: Signal::fresh(crate::ids::PolicyVersion(0)),
                 replicas: Signal::fresh(Vec::new()),

@@ -5,14 +5,15 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::NodeName;
-use crate::observation::InstanceId;
+use crate::observation::{InstanceId, ResizeEnd};
 use crate::policy::PoolName;
 
 /// One step of a resize. Each may be repeated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainerAction {
-    /// Asks the trainer for another size.
+    /// Asks the trainer for another size, or, at the size that it has, which nodes of its pool it
+    /// does not run on.
     Request {
         /// Nodes that it runs on.
         from: u32,
@@ -30,6 +31,9 @@ pub enum TrainerAction {
     },
     /// Terminates exactly the instances that the trainer has left.
     Release {
+        /// The request under which it left them, which must hold until the last moment.
+        #[serde(default)]
+        generation: u64,
         /// Their pool.
         pool: PoolName,
         /// The instances.
@@ -46,26 +50,6 @@ pub enum TrainerAction {
         /// Nodes that are gone with it, whose records go as well.
         gone: Vec<NodeName>,
     },
-}
-
-/// How a request ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ResizeEnd {
-    /// The trainer runs on as many nodes.
-    Done,
-    /// The trainer did not confirm it in time.
-    NotConfirmed,
-    /// The trainer confirmed it and did not take the nodes in time.
-    NotTaken,
-    /// The trainer runs on more nodes than it confirmed.
-    TakenBack,
-    /// The policy does not allow the size any more.
-    NotLegal,
-    /// The budget does not pay for it any more.
-    TooDear,
-    /// The run has ended.
-    RunEnded,
 }
 
 impl TrainerAction {
@@ -86,13 +70,16 @@ impl TrainerAction {
 impl fmt::Display for TrainerAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Request { from, to } if from == to => {
+                write!(f, "ask the trainer which nodes it has left, beside the {to} it runs on")
+            }
             Self::Request { from, to } => {
                 write!(f, "ask the trainer to run on {} instead of {from}", nodes(*to))
             }
             Self::Raise { pool, from, to } => {
                 write!(f, "raise pool {pool} of the trainer from {from} to {to}")
             }
-            Self::Release { pool, instances } => {
+            Self::Release { pool, instances, .. } => {
                 let instances: Vec<&str> = instances.iter().map(|id| id.0.as_str()).collect();
                 let instances = instances.join(", ");
                 write!(f, "terminate what the trainer has left in pool {pool}: {instances}")
@@ -101,20 +88,6 @@ impl fmt::Display for TrainerAction {
                 write!(f, "end the request for a trainer of {}: {how}", nodes(*size))
             }
         }
-    }
-}
-
-impl fmt::Display for ResizeEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Done => "it runs on so many",
-            Self::NotConfirmed => "it did not confirm in time",
-            Self::NotTaken => "it confirmed, and did not take its nodes in time",
-            Self::TakenBack => "it runs on more nodes than it confirmed, none is terminated",
-            Self::NotLegal => "the policy does not allow that size any more",
-            Self::TooDear => "the budget does not pay for that size any more",
-            Self::RunEnded => "the run has ended",
-        })
     }
 }
 

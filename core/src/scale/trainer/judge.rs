@@ -6,9 +6,11 @@
 //! which is more than it will, so that a size that was left for being too slow is not gone back
 //! to.
 
-use super::{Look, TrainerAction, TrainerMemory, TrainerReason, TrainerTerms};
+use std::time::Duration;
+
+use super::{Look, QUIET, TrainerAction, TrainerMemory, TrainerReason, TrainerTerms};
 use crate::bottleneck::{IterationPhases, IterationStage, UPDATES_KEPT};
-use crate::observation::TrainerPhase;
+use crate::observation::{ResizeEnd, TrainerPhase};
 use crate::scale::reason::{CapacityReason, Direction, Reason};
 
 /// Updates after a change that say nothing: those that are looked back on, and the one under way.
@@ -21,7 +23,8 @@ const BUSY_SHARE_MAX: f64 = 0.9;
 const LONGER_SHARE_MAX: f64 = 0.1;
 
 impl Look<'_> {
-    /// Asks for another size when that has been needed for the whole window.
+    /// Asks for another size when that has been needed for the whole window, or, when its pool has
+    /// been larger than it for as long, which nodes the trainer does not run on.
     pub(super) fn ask(
         &self,
         nodes: u32,
@@ -29,30 +32,52 @@ impl Look<'_> {
         reasons: &mut Vec<TrainerReason>,
     ) -> Option<TrainerAction> {
         let terms = self.terms.trainer.as_ref()?;
-        let size = self.pool_size(reasons)?;
-        if size.desired > nodes {
+        let (after, desired) = (terms.resize_after, self.pool_size(reasons)?.desired);
+        if desired > nodes {
             let pool = terms.pool.clone();
-            reasons.push(TrainerReason::PoolLarger { pool, desired: size.desired, nodes });
+            reasons.push(TrainerReason::PoolLarger { pool, desired, nodes });
         }
-        let wants = self.wanted(nodes, memory, reasons)?;
-        let after = terms.resize_after;
-        let to = next_size(terms, nodes, wants?);
-        let held = memory.watch.held(wants?);
-        let Some(to) = to else {
-            reasons.push(TrainerReason::NoSuchSize { direction: wants?, nodes });
+        let Some(wants) = self.wanted(nodes, memory, reasons) else {
+            memory.surplus.pause();
             return None;
         };
-        if held < after {
-            reasons.push(TrainerReason::Watching { direction: wants?, to, held, after });
-            return None;
-        }
-        if let Some(left) = memory.quiet_until.map(|until| until.remaining(self.observation.now))
-            && !left.is_zero()
-        {
+        let next = wants.and_then(|direction| next_size(terms, nodes, direction));
+        // One that is to grow takes them, unless it just did not.
+        let grows = wants == Some(Direction::Up) && next.is_some_and(|to| to <= desired);
+        let was_taken = self.ended() != Some(ResizeEnd::NotTaken);
+        let is_surplus = desired > nodes && self.is_legal(nodes) && !(grows && was_taken);
+        memory.surplus.look(is_surplus.then_some(Direction::Down), after, self.observation.now);
+
+        let held = wants.map_or(Duration::ZERO, |direction| memory.watch.held(direction));
+        let surplus_held = memory.surplus.held(Direction::Down);
+        let to = match (wants, next) {
+            (_, Some(to)) if held >= after && !(grows && is_surplus) => to,
+            _ if is_surplus && surplus_held >= after => nodes,
+            (Some(direction), to) => {
+                reasons.push(match to {
+                    Some(to) => TrainerReason::Watching { direction, to, held, after },
+                    None => TrainerReason::NoSuchSize { direction, nodes },
+                });
+                return None;
+            }
+            (None, _) => return None,
+        };
+        if let Some(left) = self.quiet_for() {
             reasons.push(TrainerReason::Quiet { to, left });
             return None;
         }
         self.may_become(to, nodes, reasons).then_some(TrainerAction::Request { from: nodes, to })
+    }
+
+    fn ended(&self) -> Option<ResizeEnd> {
+        Some(self.observation.trainer_resize_ended?.how)
+    }
+
+    /// How much longer nothing is asked for, since the last request came to nothing.
+    fn quiet_for(&self) -> Option<Duration> {
+        let ended = self.observation.trainer_resize_ended?;
+        let left = QUIET.saturating_sub(ended.ago);
+        (ended.how.is_the_trainers() && !left.is_zero()).then_some(left)
     }
 
     /// Which way the trainer's size should go; the outer `None` where this moment counts for
@@ -119,10 +144,13 @@ impl Look<'_> {
         let pool = self.observation.trainer_pool.as_ref().and_then(|pool| pool.size.known());
         let limit = pool.and_then(|size| size.limit).unwrap_or(u32::MAX);
         let floor = pool.map_or(0, |size| size.floor);
-        if to > limit || (to < nodes && to < floor) {
+        let is_paid = if to > nodes { self.is_paid(to) } else { Some(true) };
+        if to > limit || (to <= nodes && to < floor) {
             let bound = if to > limit { limit } else { floor };
             reasons.push(TrainerReason::PoolBound { to, bound });
-        } else if to > nodes && !self.is_paid(to) {
+        } else if is_paid.is_none() {
+            reasons.push(TrainerReason::PriceUnknown { to });
+        } else if is_paid == Some(false) {
             reasons.push(TrainerReason::TooDear { to });
         } else if to < nodes && self.is_late() {
             reasons.push(TrainerReason::Late { to });
@@ -151,15 +179,15 @@ impl Look<'_> {
     }
 
     /// Whether the budget pays for a trainer of so many nodes, beside everything that the rollouts
-    /// are asked for, by this very plan too.
-    pub(super) fn is_paid(&self, nodes: u32) -> bool {
+    /// are asked for, by this very plan too; `None` while a pool is unread or a price is missing.
+    pub(super) fn is_paid(&self, nodes: u32) -> Option<bool> {
         let Some(budget) = self.terms.beside(self.observation, Some(nodes)).budget else {
-            return true;
+            return Some(true);
         };
         let rollouts: Option<f64> =
             self.terms.pools.iter().map(|pool| self.asked_dollars(pool)).sum();
-        let all = rollouts.zip(budget.others_dollars_per_hour);
-        all.is_some_and(|(rollouts, others)| rollouts + others <= budget.dollars_per_hour)
+        let all = rollouts? + budget.others_dollars_per_hour?;
+        Some(all <= budget.dollars_per_hour)
     }
 
     /// Dollars per hour of all that a pool of the rollouts is asked for; `None` while unknown.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::action::nodes;
+use crate::ids::NodeName;
 use crate::policy::PoolName;
 use crate::policy::duration::Written;
 use crate::scale::reason::Direction;
@@ -57,7 +58,7 @@ pub enum TrainerReason {
         /// Nodes that it runs on.
         nodes: u32,
     },
-    /// It did not answer the last request.
+    /// The last request came to nothing on its side.
     Quiet {
         /// The size that would be asked for.
         to: u32,
@@ -74,6 +75,11 @@ pub enum TrainerReason {
     /// The budget does not pay for it.
     TooDear {
         /// The size that would be asked for.
+        to: u32,
+    },
+    /// Whether the budget pays for it is not known: a pool is unread, or has no price.
+    PriceUnknown {
+        /// The size that would be asked for, or was.
         to: u32,
     },
     /// The run is late for its deadline.
@@ -105,6 +111,11 @@ pub enum TrainerReason {
         size: u32,
         /// Nodes that it runs on.
         nodes: u32,
+    },
+    /// It named nodes that its pool does not show.
+    NotInPool {
+        /// Their names.
+        names: Vec<NodeName>,
     },
     /// Without the nodes that it named fewer would be left than it runs on.
     TooManyReleased {
@@ -163,7 +174,7 @@ impl TrainerReason {
         match self {
             Self::Quiet { to, left } => write!(
                 f,
-                "the trainer did not answer the last request: it is asked for {} in {}",
+                "the last request came to nothing: the trainer is asked for {} in {}",
                 nodes(*to),
                 whole_seconds(*left)
             ),
@@ -173,6 +184,11 @@ impl TrainerReason {
             Self::TooDear { to } => {
                 write!(f, "the budget does not pay for a trainer of {to} nodes")
             }
+            Self::PriceUnknown { to } => write!(
+                f,
+                "whether the budget pays for a trainer of {to} nodes is not known: a pool is \
+                 unread, or has no price"
+            ),
             Self::Late { to } => write!(
                 f,
                 "the run is late for its deadline: the trainer is not made smaller, to {to}"
@@ -192,6 +208,11 @@ impl TrainerReason {
                 f,
                 "the trainer confirmed {size} nodes, they are there, and it runs on {nodes}"
             ),
+            Self::NotInPool { names } => {
+                let names: Vec<&str> = names.iter().map(NodeName::as_str).collect();
+                let names = names.join(", ");
+                write!(f, "the trainer released what its pool does not show: {names}")
+            }
             Self::TooManyReleased { released, stay, nodes } => write!(
                 f,
                 "the trainer released {released} nodes, which would leave {stay} of the {nodes} \

@@ -2,13 +2,17 @@
 
 mod hindrances;
 mod laws;
+mod leaving;
+mod surplus;
 
 use std::time::Duration;
 
 use super::*;
 use crate::bottleneck::{Bottleneck, IterationPhases, IterationStage, PhaseSeconds};
+use crate::ids::NodeName;
 use crate::observation::{
-    InstanceState, InstanceView, PoolView, ReleasedNode, Signal, TrainerView,
+    EndedResize, InstanceId, InstanceState, InstanceView, PoolView, ReleasedNode, ResizeEnd,
+    ResizeView, Signal, TrainerPhase, TrainerView,
 };
 use crate::scale::reason::{BreakerReason, CapacityReason, Reason};
 use crate::scale::tests::world::{World, pool_name};
@@ -109,6 +113,7 @@ impl Run {
             generation: 7,
             asked_for: Duration::ZERO,
             is_confirmed: false,
+            has_restarted: false,
             released: Vec::new(),
         });
     }
@@ -122,16 +127,26 @@ impl Run {
             name: name.parse().expect("valid"),
             instance: None,
             has_notice: false,
+            is_trainers: true,
         };
         let released = released.iter().map(node).collect();
         let resize = self.resize();
         (resize.is_confirmed, resize.released) = (true, released);
     }
 
+    /// The request is over, as the record has it.
+    fn ended(&mut self, how: ResizeEnd) {
+        self.seen.trainer_resize = None;
+        self.seen.trainer_resize_ended = Some(EndedResize { how, ago: Duration::ZERO });
+    }
+
     fn pass(&mut self, time: Duration) {
         self.seen.now = self.seen.now.plus(time);
         if let Some(resize) = &mut self.seen.trainer_resize {
             resize.asked_for += time;
+        }
+        if let Some(ended) = &mut self.seen.trainer_resize_ended {
+            ended.ago += time;
         }
     }
 
@@ -166,7 +181,20 @@ fn request(from: u32, to: u32) -> Option<TrainerAction> {
 }
 
 fn end(size: u32, how: ResizeEnd) -> Option<TrainerAction> {
-    Some(TrainerAction::End { generation: 7, size, how, gone: Vec::new() })
+    end_without(size, how, &[])
+}
+
+/// The end of a request with which these nodes are gone.
+fn end_without(size: u32, how: ResizeEnd, gone: &[&str]) -> Option<TrainerAction> {
+    let name = |name: &&str| name.parse::<NodeName>().expect("valid");
+    let gone = gone.iter().map(name).collect();
+    Some(TrainerAction::End { generation: 7, size, how, gone })
+}
+
+fn release(ids: &[&str]) -> Option<TrainerAction> {
+    let instances = ids.iter().map(|id| InstanceId((*id).to_owned())).collect();
+    let (generation, pool) = (7, pool_name("trainers"));
+    Some(TrainerAction::Release { generation, pool, instances })
 }
 
 #[test]
@@ -230,10 +258,7 @@ fn trainer_that_is_too_fast_for_the_whole_window_shrinks_by_what_it_has_left() {
     run.pool().instances[2].state = InstanceState::Terminating;
     assert_eq!(run.told(), Vec::<String>::new(), "one is still on its way out");
     run.pool().instances.remove(2);
-    let gone = vec!["n2".parse().expect("valid"), "n4".parse().expect("valid")];
-    let how = ResizeEnd::Done;
-    let done = TrainerAction::End { generation: 7, size: 2, how, gone };
-    assert_eq!(run.plan().action, Some(done));
+    assert_eq!(run.plan().action, end_without(2, ResizeEnd::Done, &["n2", "n4"]));
 }
 
 /// Each stage of a resize, both ways, with the trainer silent: by a crash, or for a relaunch.

@@ -140,6 +140,7 @@ async fn look(
             step: orders.step,
             groups_per_step: size.groups_per_step(),
             nodes: None,
+            incarnation: None,
             heartbeat: UnixMillis(0),
         })
         .await?;

@@ -9,18 +9,36 @@ fn request_that_is_not_confirmed_in_time_is_withdrawn_and_not_repeated_for_a_whi
     run.asked(4);
     run.pass(MINUTE);
     assert_eq!(run.watch(60 * MINUTE), end(4, ResizeEnd::NotConfirmed));
-    run.seen.trainer_resize = None;
-    assert_eq!(run.watch(60 * MINUTE), None);
-    assert_eq!(run.watch(2 * MINUTE), request(2, 4), "the evidence has lasted all the while");
+    run.ended(ResizeEnd::NotConfirmed);
+    assert_eq!(run.watch(40 * MINUTE), None);
+    assert_eq!(
+        run.told(),
+        ["the last request came to nothing: the trainer is asked for 4 nodes in 20m"]
+    );
+    // Another leader knows of it as well.
+    run.memory = TrainerMemory::default();
+    assert_eq!(run.watch(20 * MINUTE), None);
+    assert_eq!(run.watch(9 * MINUTE), None, "it has not seen the evidence");
+    assert_eq!(run.watch(2 * MINUTE), request(2, 4));
+}
 
-    let mut run = Run::new().too_slow();
-    run.asked(4);
-    run.confirmed(&[]);
-    run.holds(4);
-    assert_eq!(run.watch(181 * MINUTE), end(4, ResizeEnd::NotTaken));
-    run.seen.trainer_resize = None;
-    let told = run.told();
-    assert_eq!(told[0], "pool trainers is asked for 4 nodes, and the trainer runs on 2");
+#[test]
+fn what_comes_to_nothing_on_the_trainers_side_is_not_repeated_for_a_while() {
+    for (how, after) in [
+        (ResizeEnd::NotConfirmed, 60),
+        (ResizeEnd::NotTaken, 60),
+        (ResizeEnd::TakenBack, 60),
+        (ResizeEnd::NotInPool, 60),
+        (ResizeEnd::NotReleased, 60),
+        (ResizeEnd::Done, 30),
+        (ResizeEnd::TooDear, 30),
+        (ResizeEnd::NotLegal, 30),
+    ] {
+        let mut run = Run::new().too_slow();
+        run.ended(how);
+        assert_eq!(run.watch(after * MINUTE), None, "{how:?}");
+        assert_eq!(run.plan().action, request(2, 4), "{how:?}");
+    }
 }
 
 #[test]
@@ -40,11 +58,37 @@ fn request_ends_when_it_may_not_be_made_any_more() {
     assert_eq!(run.plan().action, end(4, ResizeEnd::NotLegal));
 
     let mut run = asked();
-    run.says(TrainerPhase::Done, 20, Some(2));
-    assert_eq!(run.plan().action, end(4, ResizeEnd::RunEnded));
-    let mut run = asked();
     run.says(TrainerPhase::Train, 20, Some(4));
+    run.holds(4);
     assert_eq!(run.plan().action, end(4, ResizeEnd::Done), "it has come to that by itself");
+}
+
+#[test]
+fn run_that_has_ended_gets_no_nodes_and_gives_none_up() {
+    let mut run = Run::new().too_slow();
+    run.says(TrainerPhase::Done, 20, Some(2));
+    run.asked(4);
+    assert_eq!(run.plan().action, end(4, ResizeEnd::RunEnded));
+    run.confirmed(&[]);
+    assert_eq!(run.plan().action, end(4, ResizeEnd::RunEnded), "its pool is not raised");
+    run.asked(2);
+    run.confirmed(&["n3", "n4"]);
+    run.holds(4);
+    assert_eq!(run.plan().action, end(2, ResizeEnd::RunEnded), "it may be started anew on them");
+}
+
+#[test]
+fn growth_is_over_only_when_its_pool_was_raised() {
+    let mut run = Run::new().too_slow();
+    run.asked(4);
+    // It counts nodes that are on their way, or speaks too early.
+    run.says(TrainerPhase::Train, 20, Some(4));
+    assert_eq!(run.plan().action, None, "it has not confirmed");
+    run.confirmed(&[]);
+    let raise = TrainerAction::Raise { pool: pool_name("trainers"), from: 2, to: 4 };
+    assert_eq!(run.plan().action, Some(raise));
+    run.holds(4);
+    assert_eq!(run.plan().action, end(4, ResizeEnd::Done));
 }
 
 #[test]
@@ -71,48 +115,19 @@ fn larger_trainer_must_be_paid_beside_all_that_was_asked_for() {
     assert_eq!(run.plan().action, end(4, ResizeEnd::TooDear));
     run.holds(4);
     assert_eq!(run.plan().action, None, "what was asked for is paid already");
+
+    // A pool that could not be read says nothing about money.
+    run.holds(2);
+    run.seen.pools[0].size = Signal::unknown("no answer");
+    let unknown = "whether the budget pays for a trainer of 4 nodes is not known: a pool is \
+                   unread, or has no price";
+    assert_eq!(run.told(), [unknown]);
+    run.resize().is_confirmed = false;
+    assert_eq!(run.plan().action, None, "nor does it withdraw a request");
     run.terms.trainer.as_mut().expect("has").dollars_per_node_hour = None;
     (run.seen.trainer_resize, run.memory) = (None, TrainerMemory::default());
     run.terms.budget = budget(1000.0);
     assert_eq!(run.watch(40 * MINUTE), None, "what has no price is not bought");
-}
-
-#[test]
-fn only_nodes_that_the_trainer_has_left_go_and_it_keeps_as_many_as_it_runs_on() {
-    let left = |names: &[&str]| {
-        let mut run = Run::new();
-        run.asked(2);
-        run.confirmed(names);
-        run.holds(4);
-        run
-    };
-    let mut run = left(&["n2", "n3", "n4"]);
-    assert_eq!(
-        run.told(),
-        ["the trainer released 3 nodes, which would leave 1 of the 2 that it runs on: none is \
-          terminated"]
-    );
-    let mut run = left(&["n9"]);
-    let gone = vec!["n9".parse().expect("valid")];
-    let how = ResizeEnd::Done;
-    let done = TrainerAction::End { generation: 7, size: 2, how, gone };
-    assert_eq!(run.plan().action, Some(done), "a node of another pool is none of ours");
-
-    let release = |ids: &[&str]| {
-        let instances = ids.iter().map(|id| InstanceId((*id).to_owned())).collect();
-        Some(TrainerAction::Release { pool: pool_name("trainers"), instances })
-    };
-    let mut run = left(&["n3", "n4"]);
-    run.resize().released[0].has_notice = true;
-    assert_eq!(run.plan().action, release(&["i-4"]), "AWS takes the other one");
-    let mut run = left(&["n3", "n4"]);
-    run.pool().instances[3].node = None;
-    assert_eq!(run.plan().action, release(&["i-3"]), "nobody knows which one is n4");
-    run.resize().released[1].instance = Some(InstanceId("i-4".to_owned()));
-    assert_eq!(run.plan().action, release(&["i-3", "i-4"]), "its agent told");
-    // Its old launcher has started it again on all of its nodes.
-    run.says(TrainerPhase::Wait, 10, Some(4));
-    assert_eq!(run.plan().action, end(2, ResizeEnd::TakenBack));
 }
 
 #[test]
@@ -180,11 +195,20 @@ fn time_that_says_nothing_does_not_count() {
         run.watch(20 * MINUTE);
         let (seen, plan) = (run.seen.clone(), run.plan.clone());
         make(&mut run);
-        assert_eq!(run.watch(60 * MINUTE), None, "{number}");
+        assert_eq!(run.watch(50 * MINUTE), None, "{number}");
         (run.seen, run.plan) = (Observation { now: run.seen.now, ..seen }, plan);
         assert_eq!(run.watch(10 * MINUTE), None, "{number}: twenty minutes were seen before");
         assert_eq!(run.watch(2 * MINUTE), request(2, 4), "{number}");
     }
+    // Evidence of long ago is none.
+    let mut run = Run::new().too_slow();
+    run.watch(29 * MINUTE);
+    let seen = run.seen.clone();
+    run.says(TrainerPhase::Checkpoint, 10, Some(2));
+    run.watch(62 * MINUTE);
+    run.seen = Observation { now: run.seen.now, ..seen };
+    assert_eq!(run.watch(29 * MINUTE), None);
+    assert_eq!(run.watch(3 * MINUTE), request(2, 4));
     // A controller that was asleep has not seen what it was.
     let mut run = Run::new().too_slow();
     run.watch(20 * MINUTE);

@@ -11,14 +11,15 @@ struct Moment {
     is_alive: bool,
     is_slow: bool,
     pool: u32,
-    resize: Option<(u32, bool, Vec<u32>, u64)>,
+    resize: Option<(u32, bool, Vec<u32>, u64, bool)>,
     minutes: u64,
 }
 
 fn moments() -> impl Strategy<Value = Vec<Moment>> {
     let nodes = prop_oneof![4 => (1..10_u32).prop_map(Some), 1 => Just(None)];
     let released = proptest::collection::vec(1..10_u32, 0..4);
-    let resize = (0..10_u32, any::<bool>(), released, 0..200_u64);
+    let restarted = prop::bool::weighted(0.1);
+    let resize = (0..10_u32, any::<bool>(), released, 0..200_u64, restarted);
     let resize = proptest::option::of(resize);
     let flags = (prop::bool::weighted(0.8), any::<bool>());
     let moment = (nodes, flags, 0..10_u32, resize, 0..40_u64);
@@ -40,13 +41,14 @@ fn look_at(run: &mut Run, moment: &Moment, step: u64) {
     run.says(TrainerPhase::Train, step, moment.nodes);
     run.holds(moment.pool);
     run.seen.trainer_resize = None;
-    if let Some((size, is_confirmed, released, minutes)) = &moment.resize {
+    if let Some((size, is_confirmed, released, minutes, restarted)) = &moment.resize {
         run.asked(*size);
         if *is_confirmed {
             let names: Vec<String> = released.iter().map(|number| format!("n{number}")).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             run.confirmed(&names);
         }
+        run.resize().has_restarted = *restarted;
         run.resize().asked_for = MINUTE * u32::try_from(*minutes).expect("few");
     }
     if !moment.is_alive {
@@ -65,6 +67,7 @@ fn keeps_the_laws(run: &mut Run, action: Option<&TrainerAction>) -> Result<(), T
     match action {
         TrainerAction::Request { from, to } => {
             prop_assert!(resize.is_none() && *from == nodes && sizes.contains(to));
+            prop_assert!(from != to || run.pool().desired > nodes, "nothing is to be named");
             let between = |size: &u32| (nodes.min(*to)..nodes.max(*to)).contains(size);
             let passed: Vec<_> = sizes.iter().filter(|size| **size != nodes).collect();
             let passed = passed.into_iter().filter(|size| between(size) && *size != to);
@@ -73,11 +76,12 @@ fn keeps_the_laws(run: &mut Run, action: Option<&TrainerAction>) -> Result<(), T
         TrainerAction::Raise { from, to, .. } => {
             let resize = resize.expect("asked");
             prop_assert!(resize.is_confirmed && *to == resize.size && sizes.contains(to));
-            prop_assert!(*from == run.pool().desired && from < to && nodes < *to);
+            prop_assert!(*from == run.pool().desired && from < to && nodes <= *to);
         }
         TrainerAction::Release { instances, .. } => {
             let resize = resize.expect("asked");
-            prop_assert!(resize.is_confirmed && nodes == resize.size);
+            prop_assert!(resize.is_confirmed && nodes <= resize.size);
+            prop_assert!(!resize.has_restarted);
             let stay = run.pool().counted().filter(|it| !instances.contains(&it.id)).count();
             prop_assert!(stay >= nodes as usize, "{stay} stay of {nodes}");
             for instance in instances {
