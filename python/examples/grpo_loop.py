@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import engines
 
@@ -109,8 +110,11 @@ class Loop:
         self._enqueued = 0
         self._failures_read = [""] * queue.layout.shards
         self._failed = 0
-        # A real one knows them from its launcher.
-        self._nodes = [f"trainer-{number}" for number in range(arguments.nodes)]
+        self._nodes = self._launcher_nodes()[: arguments.nodes]
+        #: Nodes that it has left: they go, and nothing starts on them again.
+        self._left: set[str] = set()
+        #: On how many nodes it is to run, once they are there.
+        self._grows_to = 0
         self.books = Books()
 
     def run(self) -> None:
@@ -222,23 +226,43 @@ class Loop:
         resize = self._trainer.pending_resize()
         if resize is not None:
             self._resize(resize)
+        self._take_new_nodes()
         checkpoint = self._trainer.pending_checkpoint()
         if checkpoint is not None:
             self._trainer.report_phase("checkpoint")
             self._trainer.confirm_safe_point(checkpoint=checkpoint)
 
     def _resize(self, resize: Resize) -> None:
-        """A trainer would lay itself out anew here, without the nodes that it leaves; new ones it
-        takes at a later safe point, when they are there, and says so then."""
-        leaves = self._nodes[resize.size :]
+        """Says which nodes go, or that more may come. At the size that it has it is asked for the
+        nodes that it does not run on."""
+        stays, leaves = self._nodes, []
+        if resize.size <= len(self._nodes):
+            # A trainer would lay itself out anew here, without the others.
+            stays = self._nodes[: resize.size]
+            leaves = [node for node in self._launcher_nodes() if node not in stays]
         try:
             self._trainer.confirm_safe_point(resize, released=leaves)
         except ResizeRefused as error:
             print(f"stays on {len(self._nodes)} nodes: {error}", flush=True)
             return
-        grows = range(len(self._nodes), resize.size)
-        self._nodes = self._nodes[: resize.size] + [f"trainer-{number}" for number in grows]
-        self._trainer.report_phase("wait", size=len(self._nodes))
+        self._nodes, self._grows_to = stays, resize.size
+        self._left.update(leaves)
+
+    def _take_new_nodes(self) -> None:
+        """Runs on more nodes once they are there, and only then says so."""
+        there = [node for node in self._launcher_nodes() if node not in self._left]
+        if len(self._nodes) < self._grows_to <= len(there):
+            new = [node for node in there if node not in self._nodes]
+            self._nodes = (self._nodes + new)[: self._grows_to]
+            self._trainer.report_phase("wait", size=len(self._nodes))
+            print(f"runs on {', '.join(self._nodes)}", flush=True)
+
+    def _launcher_nodes(self) -> list[str]:
+        """The nodes of the trainer's pool, as its launcher has them."""
+        if self._arguments.hostfile is None:
+            return [f"trainer-{number}" for number in range(self._arguments.nodes)]
+        lines = self._arguments.hostfile.read_text().splitlines()
+        return [line.split()[0] for line in lines if line.strip()]
 
     def account(self) -> str:
         """What there was, for people."""
@@ -293,6 +317,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--max-lag", type=int, default=2, help="staleness bound (2)")
     parser.add_argument("--seed", type=int, default=7, help="chooses the prompts (7)")
     parser.add_argument("--nodes", type=int, default=1, help="that it runs on at first (1)")
+    parser.add_argument("--hostfile", type=Path, metavar="FILE",
+                        help="the nodes of its pool, one a line, read at every safe point; without "
+                        "it no more come")  # fmt: skip
     parser.add_argument("--engine", action="append", default=[], metavar="URL",
                         help="an engine that no agent reports; may be repeated")  # fmt: skip
     parser.add_argument("--create", action="store_true", help="lay the run out if nobody has")

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 from programs import Programs
 from servers import Server, until
@@ -82,6 +83,39 @@ def test_killed_loop_goes_on_where_it_was(
     assert status.versions_refused == 0
     # Killed between the new version and its acknowledgement, it leaves a batch that is too old now.
     assert status.groups_failed in (0, 2)
+
+
+def test_loop_takes_new_nodes_once_they_are_there_and_names_those_that_it_leaves(
+    programs: Programs, engine: str, redis_server: Server, run: str, tmp_path: Path
+) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("n1 slots=8\n")
+    where = ("--redis", redis_server.url, "--run", run, "--engine", engine)
+    programs.example(
+        "loop", "grpo_loop.py", *where, "--create", "--groups-per-step", "2", "--group-size", "2",
+        "--max-tokens", "60", "--steps", "1000", "--hostfile", str(hosts),
+    )  # fmt: skip
+    key = f"{{{run}:c}}:trainer"
+
+    def field(name: str) -> bytes | None:
+        answer: bytes | None = redis_server.command("HGET", key, name)
+        return answer
+
+    with queue_of(redis_server, run) as queue:
+        programs.example("worker", "custom_worker.py", *where, "--node", "w")
+        until("its size", lambda: field("size") == b"1")
+        redis_server.command("HSET", key, "resize_size", 2, "resize_generation", 1)
+        until("its word", lambda: field("confirmed_generation") == b"1")
+        version = queue.policy_version().version
+        until_status(queue, "more updates", lambda s: s.policy_version > version + 1)
+        assert field("size") == b"1", "its node is not there yet"
+        hosts.write_text("n1\nn2\n")
+        until("its new size", lambda: field("size") == b"2")
+        # Another node comes that it does not run on, and it is to give up one of its own.
+        hosts.write_text("n1\nn2\nn3\n")
+        redis_server.command("HSET", key, "resize_size", 1, "resize_generation", 2)
+        until("its word", lambda: field("confirmed_generation") == b"2")
+        assert (field("resize_released"), field("size")) == (b"n2,n3", b"1")
 
 
 def test_loop_with_the_demos_fleet_that_loses_nodes(

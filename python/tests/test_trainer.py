@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from servers import Server
 from worlds import STOP, chunk, complete, group
@@ -12,9 +14,12 @@ from ebbtide import (
     InvalidInput,
     PolicyVersionRefused,
     Queue,
+    QueueUnavailable,
+    Resize,
     ResizeRefused,
     SealedGroup,
     TrainerPhase,
+    control,
 )
 
 
@@ -210,6 +215,7 @@ def test_phase_and_heartbeat_are_on_record(queue: Queue, redis_server: Server) -
     record = redis_server.command("HGETALL", key)
     fields = {name.decode(): value.decode() for name, value in record.items()}
     heartbeat = int(fields.pop("heartbeat"))
+    assert len(fields.pop("incarnation")) == 16
     assert fields == {"phase": "wait", "step": "0", "groups_per_step": "4"}
     now_s, _ = redis_server.command("TIME")
     assert abs(heartbeat / 1000 - int(now_s)) < 60
@@ -309,3 +315,85 @@ def test_trainer_that_shrinks_names_the_nodes_that_it_has_left(
     redis_server.command("HDEL", key, "resize_size", "resize_released")
     redis_server.command("HSET", key, "resize_generation", 2)
     assert trainer.pending_resize() is None, "it was withdrawn"
+
+
+def test_trainer_is_asked_for_what_it_does_not_run_on(queue: Queue, redis_server: Server) -> None:
+    trainer = queue.trainer("t", groups_per_step=4)
+    trainer.report_phase("wait", step=1, size=2)
+    key = f"{{{queue.run}:c}}:trainer"
+    redis_server.command("HSET", key, "resize_size", 2, "resize_generation", 1)
+    asked = trainer.pending_resize()
+    assert asked is not None and asked.size == 2
+    trainer.confirm_safe_point(asked, released=["n3"])
+    assert redis_server.command("HGET", key, "resize_released") == b"n3"
+    assert redis_server.command("HGET", key, "size") == b"2"
+
+
+def test_only_the_trainer_that_reports_is_believed(queue: Queue, redis_server: Server) -> None:
+    first, second = (queue.trainer("t", groups_per_step=4) for _ in range(2))
+    key = f"{{{queue.run}:c}}:trainer"
+    first.report_phase("wait", step=1, size=4)
+    one = redis_server.command("HGET", key, "incarnation")
+    redis_server.command("HSET", key, "resize_size", 2, "resize_generation", 1)
+    asked = first.pending_resize()
+    assert asked is not None
+    first.confirm_safe_point(asked, released=["n3", "n4"])
+    assert redis_server.command("HGET", key, "resize_confirmed_by") == one
+    second.heartbeat()
+    assert redis_server.command("HGET", key, "incarnation") not in (None, one)
+    with pytest.raises(ResizeRefused, match="another trainer reports"):
+        second.confirm_safe_point(asked, released=["n1", "n2"])
+    assert redis_server.command("HGET", key, "resize_released") == b"n3,n4"
+
+
+def test_word_whose_answer_was_lost_is_not_taken_back(
+    queue: Queue, redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = queue.trainer("t", groups_per_step=4)
+    trainer.report_phase("wait", step=1, size=4)
+    key = f"{{{queue.run}:c}}:trainer"
+    redis_server.command("HSET", key, "resize_size", 2, "resize_generation", 1)
+    asked = trainer.pending_resize()
+    assert asked is not None
+
+    def lose_the_answer(*args: object) -> bool:
+        confirm(*args)
+        raise QueueUnavailable("the answer was lost")
+
+    confirm: Callable[..., bool] = control.confirm_resize
+    monkeypatch.setattr(control, "confirm_resize", lose_the_answer)
+    with pytest.raises(QueueUnavailable):
+        trainer.confirm_safe_point(asked, released=["n3", "n4"])
+    trainer.heartbeat()
+    assert redis_server.command("HGET", key, "size") == b"2"
+    monkeypatch.undo()
+    trainer.confirm_safe_point(asked, released=["n3", "n4"])
+    trainer.heartbeat()
+    assert redis_server.command("HGET", key, "size") == b"2"
+
+
+def test_refused_word_leaves_the_size_as_it_was(queue: Queue, redis_server: Server) -> None:
+    trainer = queue.trainer("t", groups_per_step=4)
+    trainer.report_phase("wait", step=1, size=4)
+    key = f"{{{queue.run}:c}}:trainer"
+    with pytest.raises(ResizeRefused):
+        trainer.confirm_safe_point(Resize(2, 9), released=["n3", "n4"])
+    redis_server.command("HDEL", key, "size")
+    trainer.heartbeat()
+    assert redis_server.command("HGET", key, "size") == b"4"
+
+
+def test_word_that_redis_has_lost_is_said_again(queue: Queue, redis_server: Server) -> None:
+    trainer = queue.trainer("t", groups_per_step=4)
+    trainer.report_phase("wait", step=1, size=4)
+    key = f"{{{queue.run}:c}}:trainer"
+    redis_server.command("HSET", key, "resize_size", 2, "resize_generation", 1)
+    asked = trainer.pending_resize()
+    assert asked is not None
+    trainer.confirm_safe_point(asked, released=["n3", "n4"])
+    # What a replica holds that took over too early.
+    redis_server.command("HDEL", key, "resize_released", "confirmed_generation")
+    redis_server.command("HSET", key, "size", 4)
+    assert trainer.pending_resize() is None
+    assert redis_server.command("HGET", key, "resize_released") == b"n3,n4"
+    assert redis_server.command("HGET", key, "size") == b"2"

@@ -72,7 +72,8 @@ class Drain:
 
 @dataclass(frozen=True)
 class Resize:
-    """The controller asks the trainer to change its size at a safe point."""
+    """The controller asks the trainer to change its size at a safe point; at the size that it has,
+    to name the nodes of its pool that it does not run on."""
 
     #: Nodes that the trainer shall run on.
     size: int
@@ -125,18 +126,21 @@ def put(
     return bool(link.call("control_put", keys, args) != 0)
 
 
-def confirm_resize(link: Link, resize: Resize, released: Sequence[str]) -> bool:
+def confirm_resize(
+    link: Link, resize: Resize, released: Sequence[str], incarnation: str
+) -> bool:
     """Says that a request for another size may be carried out, by a trainer that has left these
-    nodes; `False` when it is not the one that holds.
+    nodes; `False` when it is not the one that holds, or another trainer reports.
 
     Raises:
         QueueUnavailable: no answer.
     """
     keys = [link.control_key("trainer"), link.control_key("generation")]
-    args = ["CONFIRM", resize.size, resize.generation, ",".join(released)]
+    args = ["CONFIRM", resize.size, resize.generation, ",".join(released), incarnation]
     fields = _fields(link.call("control_resize", keys, args))
     holds = (number(fields, "resize_generation"), number(fields, "confirmed_generation"))
-    return holds == (resize.generation, resize.generation)
+    is_taken = holds == (resize.generation, resize.generation)
+    return is_taken and fields.get("resize_confirmed_by") == incarnation
 
 
 def read_engines(link: Link) -> list[Engine]:

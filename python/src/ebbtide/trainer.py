@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from . import _checks as checks
@@ -53,7 +54,11 @@ class Trainer:
             "phase": TrainerPhase.WAIT.value,
             "step": control.number(self._record(), "step"),
             "groups_per_step": groups_per_step,
+            # Each start has its own: a later one may work on nodes that this one has left.
+            "incarnation": secrets.token_hex(8),
         }
+        #: What it confirmed last, with the nodes that it had left.
+        self._confirmed: tuple[Resize, list[str]] | None = None
 
     # Groups.
 
@@ -290,12 +295,17 @@ class Trainer:
     def heartbeat(self) -> None:
         """Says that the trainer lives. The controller counts what it said for 30 s.
 
+        Only one object of a run reports: another one is taken for a trainer that has started again.
+
         Raises:
             QueueUnavailable: no answer.
         """
         # One after the other: a report that was overtaken must not take back what came after it.
         with self._lock:
-            control.put(self._link, "trainer", "merge", self._reported)
+            self._report()
+
+    def _report(self) -> None:
+        control.put(self._link, "trainer", "merge", self._reported)
 
     @contextmanager
     def kept_alive(self, every_s: float = 5.0) -> Iterator[None]:
@@ -348,12 +358,24 @@ class Trainer:
     def pending_resize(self) -> Resize | None:
         """The size that the controller asks for and the trainer has not confirmed; else `None`.
 
+        It may be the size that the trainer has, when its pool is larger: then it is asked for the
+        names of the nodes that it does not run on.
+
         Raises:
             QueueUnavailable: no answer.
         """
         record = self._record()
         size, generation = control.number(record, "resize_size"), _pending(record, *_RESIZE)
-        return Resize(size, generation) if size and generation else None
+        if not size or not generation:
+            return None
+        asked, said = Resize(size, generation), self._confirmed
+        if said is None or said[0] != asked:
+            return asked
+        # Redis has lost its word, with the server that had it: the word still holds.
+        with suppress(ResizeRefused):
+            self._confirm_resize(*said)
+            self._link.wake(CONTROL_HINT)
+        return None
 
     def pending_checkpoint(self) -> int | None:
         """The request for a checkpoint that the trainer has not confirmed, by its moment in ms on
@@ -375,18 +397,21 @@ class Trainer:
 
         Only then does the controller change the trainer's size. To grow, confirm, go on, and say
         `report_phase(..., size=...)` once you run on the new nodes; heartbeats must go on. To
-        shrink, leave nodes first: those that are `released` are terminated, and no others.
+        shrink, leave nodes first: those that are `released` are terminated, and no others, unless
+        the trainer starts again before they are. Its launcher must start nothing on them.
 
         Args:
             resize: what `pending_resize` gave.
-            released: to shrink: names of the nodes that the trainer has left. From now on it runs
-                on as many as it was asked to.
+            released: to shrink, or when it is asked for the size that it has: names of the nodes
+                of its pool that the trainer does not run on any more. From now on it runs on as
+                many as it was asked to.
             checkpoint: what `pending_checkpoint` gave, once the checkpoint is safe.
 
         Raises:
             InvalidInput: nothing is confirmed, or what was never asked for, or a trainer that
                 shrinks names no node.
-            ResizeRefused: the controller has withdrawn the request, or asks for another size.
+            ResizeRefused: the controller has withdrawn the request, or asks for another size, or
+                another trainer reports.
             QueueUnavailable: no answer; repeating it is harmless.
         """
         if resize is None and checkpoint is None:
@@ -420,13 +445,23 @@ class Trainer:
                     f"a trainer that shrinks from {size} nodes to {resize.size} must name those "
                     "that it has left, got none"
                 )
-            if not control.confirm_resize(self._link, resize, released):
+            # Nobody but the trainer that reports is believed.
+            self._report()
+            # Without an answer no later report may say a size: this one may have been taken.
+            before = self._reported.pop("size", None)
+            incarnation = self._reported["incarnation"]
+            is_taken = control.confirm_resize(self._link, resize, released, incarnation)
+            holds = resize.size if is_taken and released else before
+            if holds is not None:
+                self._reported["size"] = holds
+            if not is_taken:
                 raise ResizeRefused(
                     f"resize {resize.generation} of run {self._link.run} to {resize.size} nodes was "
-                    "refused: another request holds, or none; go on with the nodes that you had"
+                    "refused: another request holds, or none, or another trainer reports; go on "
+                    "with the nodes that you had"
                 )
-            if released:
-                self._reported["size"] = resize.size
+            self._confirmed = (resize, released)
+
     def _record(self) -> dict[str, str]:
         return control.read(self._link, ["trainer"]).fields[0]
 
