@@ -1,5 +1,6 @@
 //! What the tests themselves ask of moto: groups, instances and queues, over the plain query API.
 
+use ebbtide_core::ids::NodeName;
 use ebbtide_harness::Moto;
 
 /// An Auto Scaling group in moto.
@@ -108,6 +109,17 @@ pub async fn live_instances(moto: &Moto) -> Vec<String> {
     let action = "Action=DescribeInstances&Filter.1.Name=instance-state-name\
                   &Filter.1.Value.1=pending&Filter.1.Value.2=running";
     elements(&ask(moto, "ec2", action).await, "instanceId")
+}
+
+/// The nodes that these instances become, in their order.
+pub async fn node_names(moto: &Moto, instances: &[String]) -> Vec<NodeName> {
+    let mut names = Vec::new();
+    for instance in instances {
+        let action = format!("Action=DescribeInstances&InstanceId.1={instance}");
+        let text = ask(moto, "ec2", &action).await;
+        names.push(elements(&text, "privateDnsName")[0].parse().unwrap());
+    }
+    names
 }
 
 async fn ask(moto: &Moto, service: &str, action: &str) -> String {

@@ -26,6 +26,7 @@ mod programs;
 mod python;
 mod queue;
 mod recorded;
+mod resizes;
 mod resource;
 mod signals;
 mod tidy;
