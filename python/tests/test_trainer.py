@@ -344,6 +344,14 @@ def test_only_the_trainer_that_reports_is_believed(queue: Queue, redis_server: S
     with pytest.raises(ResizeRefused, match="another trainer reports"):
         second.confirm_safe_point(asked, released=["n1", "n2"])
     assert redis_server.command("HGET", key, "resize_released") == b"n3,n4"
+    redis_server.command("HSET", key, "resize_size", 1, "resize_generation", 2)
+    newer = first.pending_resize()
+    assert newer is not None
+    with pytest.raises(ResizeRefused, match="another trainer reports"):
+        first.confirm_safe_point(newer, released=["n2"])
+    third = queue.trainer("t", groups_per_step=4)
+    third.confirm_safe_point(newer, released=["n2"])
+    assert redis_server.command("HGET", key, "incarnation") not in (None, one), "it reported first"
 
 
 def test_word_whose_answer_was_lost_is_not_taken_back(

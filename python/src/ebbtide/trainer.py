@@ -57,6 +57,7 @@ class Trainer:
             # Each start has its own: a later one may work on nodes that this one has left.
             "incarnation": secrets.token_hex(8),
         }
+        self._has_reported = False
         #: What it confirmed last, with the nodes that it had left.
         self._confirmed: tuple[Resize, list[str]] | None = None
 
@@ -306,6 +307,7 @@ class Trainer:
 
     def _report(self) -> None:
         control.put(self._link, "trainer", "merge", self._reported)
+        self._has_reported = True
 
     @contextmanager
     def kept_alive(self, every_s: float = 5.0) -> Iterator[None]:
@@ -445,8 +447,9 @@ class Trainer:
                     f"a trainer that shrinks from {size} nodes to {resize.size} must name those "
                     "that it has left, got none"
                 )
-            # Nobody but the trainer that reports is believed.
-            self._report()
+            # Nobody but the trainer that reports is believed: one that another has followed is not.
+            if not self._has_reported:
+                self._report()
             # Without an answer no later report may say a size: this one may have been taken.
             before = self._reported.pop("size", None)
             incarnation = self._reported["incarnation"]
