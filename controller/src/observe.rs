@@ -214,6 +214,7 @@ pub fn build(reads: &Reads, nodes_per_replica: u16, now: UnixMillis) -> Observat
         others_at_work: others::gather(reads, Role::Rollout),
         gone: reads.gone.clone(),
         others_dollars_per_hour: None,
+        is_cost_of_others_unknown: false,
         service: None,
     }
 }

@@ -104,7 +104,7 @@ pub enum Outcome {
     Done,
     /// It was shown and might not be carried out.
     Recommended,
-    /// It was tried and refused.
+    /// It was tried and refused, or not answered within the limit of its call (`timed_out`).
     Refused {
         /// What that says about its pool.
         kind: FailureKind,

@@ -190,6 +190,9 @@ pub struct Observation {
     /// policy's bounds tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others_dollars_per_hour: Option<f64>,
+    /// Whether nobody knows what one of them costs: the size of a pool was never read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cost_of_others_unknown: bool,
     /// What a service sees of the rollouts that it serves; `None` when this is about the rollouts
     /// themselves. Then `ready` waits for the service, `in_flight` it works on, and replicas, pools
     /// and what has gone are its own.
@@ -328,6 +331,9 @@ pub struct NodeView {
     pub heartbeat_age: Duration,
     /// Whether EC2 has announced that it takes the instance for itself.
     pub is_reclaimed: bool,
+    /// Pods that are still to leave it while it drains, by its agent's word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pods_left: Option<u32>,
 }
 
 /// How far a replica is on its way into or out of service, the earliest stage first.

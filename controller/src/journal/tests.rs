@@ -54,6 +54,7 @@ fn record(tick: u64, outcomes: &[Outcome]) -> Record {
             others_at_work: Signal::fresh(OthersAtWork::default()),
             gone: Default::default(),
             others_dollars_per_hour: None,
+            is_cost_of_others_unknown: false,
             service: None,
         },
     }

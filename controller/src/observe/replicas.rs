@@ -62,6 +62,7 @@ fn build(
             instance: instances.of_node(record),
             heartbeat_age: view.now.since(record.heartbeat).min(reads.watched_for),
             is_reclaimed: is_reclaimed(record, drain),
+            pods_left: record.pods_left,
         })
         .collect();
     let leased = match &reads.status {

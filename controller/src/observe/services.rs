@@ -57,6 +57,7 @@ pub(crate) fn build(
         others_at_work: others::gather(reads, role),
         gone: reads.gone.clone(),
         others_dollars_per_hour: None,
+        is_cost_of_others_unknown: false,
         service: Some(ServiceView { tells_in_flight, ..view }),
     }
 }

@@ -54,8 +54,9 @@ impl Replay {
         if let Some(trainer) = &trainer {
             self.trainer = trainer.memory.clone();
         }
-        // What was asked for then is what the pools show next, whatever is decided now.
-        for recorded in record.actions.iter().chain(&record.answered) {
+        // What was asked for then is what the pools show next, whatever is decided now. Of a pool
+        // that had not answered nothing more was asked: its answer is the older one.
+        for recorded in record.answered.iter().chain(&record.actions) {
             if let Some(result) = recorded.outcome.result() {
                 memory.note_outcome(&recorded.action, result);
             }

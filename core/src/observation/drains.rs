@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ReplicaView;
 use crate::ids::NodeName;
+use crate::scale::Role;
 
 /// A drain that goes on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +18,22 @@ pub struct DrainView {
     pub stage: DrainStage,
     /// The nodes that are lost, when others of the replica stay.
     pub lost: Vec<NodeName>,
+}
+
+impl ReplicaView {
+    /// Whether its agents have said that its drain is done.
+    pub fn is_said_drained(&self) -> bool {
+        self.drain.as_ref().is_some_and(|drain| drain.stage >= DrainStage::Drained)
+    }
+
+    /// Whether nothing is known to be at work there; what is unknown may be. Leases tell of
+    /// rollouts. Services may work without any: of these only their agents tell, by the drain and
+    /// by the pods that have left.
+    pub fn is_known_idle(&self, role: Role) -> bool {
+        let is_left = self.nodes.iter().all(|node| node.pods_left.unwrap_or(0) == 0);
+        let serves_nobody = role.is_rollout() || (self.is_said_drained() && is_left);
+        self.leased.known() == Some(&0) && serves_nobody
+    }
 }
 
 /// On whose behalf a replica drains.

@@ -54,6 +54,9 @@ pub(super) struct PoolMemory {
     worst_pass: Duration,
     /// Replicas that were refused together, while fewer are tried.
     refused: Option<u32>,
+    /// Nodes that were asked for by a call that was never answered, until a look shows whether it
+    /// was heard.
+    unanswered: Option<u32>,
     /// Launches that do not end, at the last look.
     stuck: usize,
     /// Nodes lost lately, older ones counting less.
@@ -109,6 +112,9 @@ impl PoolMemory {
         next.writer.note_found(size.desired, now);
         next.count_losses(self, now);
         next.end_bench(counted > self.counted, now);
+        if next.unanswered.take().is_some_and(|asked| size.desired < asked) {
+            next.send_to_bench(FailureKind::TimedOut, Duration::ZERO, now);
+        }
         if counted >= size.desired {
             return Self { short_since: None, ..next };
         }
@@ -194,6 +200,11 @@ impl PoolMemory {
         if self.refused.is_none() {
             self.send_to_bench(kind, Duration::ZERO, self.looked_at);
         }
+    }
+
+    /// A request for so many nodes was not answered within its limit, and may have been heard.
+    pub fn note_unanswered(&mut self, nodes: u32) {
+        self.unanswered = Some(nodes);
     }
 
     /// A request was granted.

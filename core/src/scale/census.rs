@@ -5,6 +5,7 @@
 //! on our behalf count as neither. All in whole replicas; a part of one is none.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use super::arrivals::Late;
 use super::bench::{PoolMemory, Standing};
@@ -13,7 +14,7 @@ use super::reason::Reason;
 use super::reserved::Tenure;
 use super::terms::{PoolTerms, SizingTerms};
 use crate::observation::{
-    DrainPurpose, InstanceId, InstanceState, Observation, PoolSize, ReplicaView,
+    DrainPurpose, InstanceId, InstanceState, Observation, PoolSize, ReplicaState, ReplicaView,
 };
 use crate::policy::{Market, PoolName};
 use crate::time::UnixMillis;
@@ -27,6 +28,8 @@ pub(super) struct Census<'a> {
     pub replicas: &'a [ReplicaView],
     /// Nodes of one replica.
     pub gang: u32,
+    /// Silence after which a replica that was asked to drain is taken to be drained.
+    pub silence_limit: Duration,
     /// Where each instance is.
     places: HashMap<&'a InstanceId, Place>,
 }
@@ -101,7 +104,13 @@ pub(super) fn take_census<'a>(
             places.insert(&instance.id, Place { pool, state: instance.state });
         }
     }
-    let mut census = Census { pools: Vec::new(), replicas, gang: terms.gang(), places };
+    let mut census = Census {
+        pools: Vec::new(),
+        replicas,
+        gang: terms.gang(),
+        silence_limit: terms.silence_limit(),
+        places,
+    };
     let mut leaving = vec![0; sizes.len()];
     for pool in replicas.iter().filter_map(|replica| census.leaves_from(replica)) {
         leaving[pool] += 1;
@@ -219,13 +228,34 @@ impl Census<'_> {
         pool.is_some_and(|pool| pool.tenure.is_ending())
     }
 
+    /// Whether the replica has drained: its agents said so, or they are silent for so long that
+    /// nobody waits for their word any more. What it holds is another question.
+    pub fn is_drained(&self, replica: &ReplicaView) -> bool {
+        replica.is_said_drained()
+            || (replica.drain.is_some() && replica.silence() > self.silence_limit)
+    }
+
+    /// Whether the replica's drain takes it out of the group.
+    fn is_leaving(replica: &ReplicaView) -> bool {
+        let purpose = replica.drain.as_ref().map(|drain| drain.purpose);
+        matches!(purpose, Some(DrainPurpose::Sizing | DrainPurpose::Others))
+    }
+
+    /// Replicas that may be at work and stay. Nobody knows of a silent one that it is not.
+    pub fn at_work(&self) -> u32 {
+        let may_work = |replica: &&ReplicaView| {
+            let is_at_work = matches!(replica.state, ReplicaState::Ready | ReplicaState::Unknown);
+            is_at_work && !Self::is_leaving(replica) && self.is_counted(replica)
+        };
+        let at_work = self.replicas.iter().filter(may_work).count();
+        u32::try_from(at_work).unwrap_or(u32::MAX)
+    }
+
     /// The pool in which a replica on its way out still counts with all its instances.
     fn leaves_from(&self, replica: &ReplicaView) -> Option<usize> {
-        let purpose = replica.drain.as_ref()?.purpose;
-        let is_leaving = matches!(purpose, DrainPurpose::Sizing | DrainPurpose::Others);
         let first = replica.nodes.first()?.instance.as_ref()?;
         let pool = self.places.get(first)?.pool;
-        (is_leaving && self.is_counted(replica)).then_some(pool)
+        (Self::is_leaving(replica) && self.is_counted(replica)).then_some(pool)
     }
 
     /// Whether the replica is whole and every instance of it still counts in some pool. A part of

@@ -2,6 +2,8 @@
 //!
 //! A replica is terminated only when its agents reported `drained`, or when they are silent and
 //! its leases are gone; never while it has an AWS notice, and never when its leases are unknown.
+//! Services may work without leases: there silence must have lasted for as long as a drain may
+//! take.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,7 +30,7 @@ pub(super) fn retire_drained(
     actions: &mut Vec<Action>,
     reasons: &mut Vec<Reason>,
 ) {
-    let order = Removal::new(census, is_free);
+    let order = Removal::new(census, |replica| is_free(census, replica));
     for replica in in_turn(census, &order) {
         let Some(drain) = &replica.drain else { continue };
         let instances = census.counted_instances(replica);
@@ -39,8 +41,11 @@ pub(super) fn retire_drained(
             reasons.push(Reason::LeftToAws { replica: replica.id.clone() });
             continue;
         }
-        let is_silent = replica.silence() > SILENCE_LIMIT;
-        if drain.stage < DrainStage::Drained && !is_silent {
+        if !census.is_drained(replica) {
+            if replica.silence() > SILENCE_LIMIT {
+                let remaining = census.silence_limit.saturating_sub(replica.silence());
+                reasons.push(Reason::WaitsForAgent { replica: replica.id.clone(), remaining });
+            }
             continue;
         }
         if replica.leased.known() != Some(&0) {

@@ -43,6 +43,8 @@ pub struct ScaleMemory {
     pub(super) pools: BTreeMap<PoolName, PoolMemory>,
     pub(super) highest: WishWindow,
     pub(super) lowest: WishWindow,
+    /// Replicas of a service that were at work lately, the fewest of the last while.
+    pub(super) at_work: WishWindow,
     /// Time in which more could be asked for.
     pub(super) raise_clock: CountedClock,
     /// Instances that AWS takes, as far as they were taken note of.
@@ -86,6 +88,7 @@ impl Default for ScaleMemory {
             pools: BTreeMap::new(),
             highest: WishWindow::new(Keep::Largest),
             lowest: WishWindow::new(Keep::Smallest),
+            at_work: WishWindow::new(Keep::Smallest),
             raise_clock: CountedClock::default(),
             reclaimed: BTreeSet::new(),
             swap: SwapMemory::default(),
@@ -149,6 +152,7 @@ impl ScaleMemory {
                 pool.note_granted();
                 self.breaker.note_launch(self.planned_at);
             }
+            ActionResult::Refused(FailureKind::TimedOut) => pool.note_unanswered(*to),
             ActionResult::Refused(kind) => {
                 pool.note_refusal(kind, to.saturating_sub(*from).div_ceil(self.gang.max(1)));
             }

@@ -68,7 +68,7 @@ use self::guard::RaiseLimits;
 use self::memory::Look;
 use self::order::Bounds;
 pub(crate) use self::pace::count;
-use self::service::judge_service;
+use self::service::{Staff, judge_service};
 use self::swap::SwapView;
 use self::value::{UpdateCost, UpdateTime};
 use crate::observation::Observation;
@@ -155,7 +155,8 @@ fn judge_need(
         let demand = judge_demand(terms, observation, pace, progress, is_sync, settled);
         (demand, UpdateTime::of(terms, observation, pace))
     } else {
-        (judge_service(terms, observation, pace, settled), None)
+        let staff = Staff::of(census, settled, &mut memory.at_work, observation.now);
+        (judge_service(terms, observation, pace, staff), None)
     };
     reasons.extend(demand.reasons);
     let urgency = memory.schedule.judge(terms, time, (demand.wish, settled), observation.now);

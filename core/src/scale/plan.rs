@@ -92,7 +92,8 @@ pub enum Action {
 pub enum ActionResult {
     /// It was carried out.
     Done,
-    /// It was refused, and nothing has changed.
+    /// It was refused, and nothing has changed; or its call was not answered within its limit
+    /// (`TimedOut`), and nobody knows.
     Refused(FailureKind),
     /// It was not carried out, or nobody knows.
     Failed,

@@ -256,6 +256,13 @@ pub enum Reason {
         /// Which.
         replica: ReplicaId,
     },
+    /// A replica that is to drain is silent, and its agent may come back and say that it has.
+    WaitsForAgent {
+        /// Which.
+        replica: ReplicaId,
+        /// For how much longer that is waited for.
+        remaining: Duration,
+    },
     /// A drained replica waits for others, which its provider takes before it.
     WaitsForTurn {
         /// Which.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::census::Census;
-use crate::observation::{DrainPurpose, DrainStage, InstanceId, ReplicaView};
+use crate::observation::{DrainPurpose, InstanceId, ReplicaView};
 
 /// What stays, and what would have to go first.
 pub(super) struct Removal<'a> {
@@ -72,9 +72,7 @@ pub(super) fn is_asked(replica: &ReplicaView) -> bool {
 }
 
 /// Whether sizing has asked it to go and nothing keeps it.
-pub(super) fn is_free(replica: &ReplicaView) -> bool {
-    let drain = replica.drain.as_ref().filter(|drain| drain.purpose == DrainPurpose::Sizing);
-    let is_silent = replica.silence() > super::SILENCE_LIMIT;
-    let is_drained = drain.is_some_and(|drain| drain.stage >= DrainStage::Drained || is_silent);
-    is_drained && !replica.has_notice && replica.leased.known() == Some(&0)
+pub(super) fn is_free(census: &Census<'_>, replica: &ReplicaView) -> bool {
+    let is_empty = census.is_drained(replica) && replica.leased.known() == Some(&0);
+    is_asked(replica) && is_empty && !replica.has_notice
 }

@@ -7,7 +7,8 @@
 //! all of it, when the service is what limits the iteration.
 //!
 //! A source that tells what waits and not what is worked on (a list) lets a service be taken for
-//! busy: fully as long as something waits, and but for one replica when nothing does.
+//! busy: fully as long as something waits, and but for one replica when nothing does. One that is
+//! ordered, or has come just now, is not: what waits may be what it is about to take.
 //!
 //! Unlike rollouts a service makes nothing by itself: nothing to do is nothing to do. What keeps it
 //! is work that comes in waves, one an update (`ScaleMemory::learned`), weights that spread, and
@@ -15,14 +16,21 @@
 
 use std::time::Duration;
 
+use super::census::Census;
 use super::demand::{Demand, settled, unknown_signals, whole};
 use super::pace::{Pace, count};
 use super::reason::{Reason, SignalName};
 use super::terms::SizingTerms;
+use super::window::WishWindow;
 use crate::observation::{Observation, TrainerPhase};
+use crate::time::UnixMillis;
 
 /// Shortest start that is counted with.
 const STARTUP_MIN: Duration = Duration::from_secs(1);
+
+/// From the first report of a node to work that it has visibly taken: its pods start (half a
+/// minute), and the answer of a source may be as old (half a minute).
+const TAKES_WORK_WITHIN: Duration = Duration::from_secs(60);
 
 /// What there is to do.
 struct Work {
@@ -33,13 +41,50 @@ struct Work {
     growth: f64,
 }
 
-/// Judges the demand for a service of which `running` replicas are there or ordered.
+/// Replicas of a service.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Staff {
+    /// There or ordered.
+    pub running: u32,
+    /// At work, as far as anybody knows.
+    pub at_work: u32,
+    /// At work for long enough to have taken what they can.
+    pub settled: u32,
+}
+
+impl Staff {
+    /// Who there is beside the `running` ones; `at_work` remembers who was at work lately.
+    pub fn of(
+        census: &Census<'_>,
+        running: u32,
+        at_work: &mut WishWindow,
+        now: UnixMillis,
+    ) -> Self {
+        let (replicas, now) = (census.at_work(), Duration::from_millis(now.0));
+        at_work.push(replicas, TAKES_WORK_WITHIN, now);
+        let settled = at_work.settled(Duration::ZERO, now).unwrap_or(replicas);
+        Self { running, at_work: replicas, settled }
+    }
+
+    /// Items that are to be worked on where nobody tells what is, each replica on so many at most,
+    /// and so many of the `backlog` would have to be worked on besides.
+    fn busy_with(&self, each: f64, waiting: u64, backlog: f64) -> f64 {
+        let but_one = f64::from(self.at_work.saturating_sub(1)) * each;
+        match waiting {
+            0 => but_one,
+            _ => but_one.max(f64::from(self.settled) * each + backlog),
+        }
+    }
+}
+
+/// Judges the demand for a service that has this `staff`.
 pub(super) fn judge_service(
     terms: &SizingTerms,
     observation: &Observation,
     pace: &Pace,
-    running: u32,
+    staff: Staff,
 ) -> Demand {
+    let running = staff.running;
     let view = observation.service.unwrap_or_default();
     let mut needed = vec![SignalName::Ready, SignalName::Trainer, SignalName::Replicas];
     if view.tells_in_flight {
@@ -57,7 +102,7 @@ pub(super) fn judge_service(
         working: observation.in_flight.known().copied().filter(|_| view.tells_in_flight),
         growth: view.rollout_growth.max(1.0),
     };
-    let wish = work.replicas(terms, pace, running, view.limits_run, &mut reasons);
+    let wish = work.replicas(terms, pace, staff, view.limits_run, &mut reasons);
     if !is_known {
         return Demand { wish: wish.max(running), useful: 0, is_firm: false, reasons };
     }
@@ -69,24 +114,24 @@ pub(super) fn judge_service(
 }
 
 impl Work {
-    /// Replicas for it, when so many run.
+    /// Replicas for it, when there are these.
     fn replicas(
         &self,
         terms: &SizingTerms,
         pace: &Pace,
-        running: u32,
+        staff: Staff,
         limits_run: bool,
         reasons: &mut Vec<Reason>,
     ) -> u32 {
         let each = f64::from(terms.concurrency_per_replica.max(1));
-        let ahead = match self.working {
-            Some(working) => count(working) * self.growth,
-            None => f64::from(running.saturating_sub(u32::from(self.waiting == 0))) * each,
+        let backlog = self.backlog(terms, pace, f64::from(staff.running) * each, limits_run);
+        let items = match self.working {
+            Some(working) => count(working) * self.growth + backlog,
+            None => staff.busy_with(each, self.waiting, backlog),
         };
-        let backlog = self.backlog(terms, pace, f64::from(running) * each, limits_run);
-        let needed = (ahead + backlog) / each;
+        let needed = items / each;
         let replicas = match self.working {
-            Some(_) if needed > 0.0 => settled(needed, running),
+            Some(_) if needed > 0.0 => settled(needed, staff.running),
             _ => whole(needed.ceil()),
         };
         let (waiting, working) = (self.waiting, self.working);

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::leaving::SILENCE_LIMIT;
 use super::role::Role;
 use super::trainer::{TrainerTerms, asked_of};
 use crate::observation::Observation;
@@ -64,7 +65,7 @@ pub struct SizingTerms {
 pub struct BudgetTerms {
     /// Most that they may cost together.
     pub dollars_per_hour: f64,
-    /// What the other worker groups cost; `None` while a price is unknown.
+    /// What the other worker groups cost; `None` while a price or a size is unknown.
     pub others_dollars_per_hour: Option<f64>,
 }
 
@@ -195,8 +196,9 @@ impl SizingTerms {
         if let Some(budget) = &mut terms.budget {
             let seen = observation.others_dollars_per_hour;
             let least = budget.others_dollars_per_hour;
+            let known = least.filter(|_| !observation.is_cost_of_others_unknown);
             budget.others_dollars_per_hour =
-                least.map(|least| seen.map_or(least, |seen| seen.max(least)));
+                known.map(|least| seen.map_or(least, |seen| seen.max(least)));
         }
         terms.at_trainer_size(nodes, asked_of(observation))
     }
@@ -224,6 +226,16 @@ impl SizingTerms {
                 .or(self.trainer_dollars_per_hour),
             budget: self.budget.map(at_size),
             ..self.clone()
+        }
+    }
+
+    /// Silence after which a replica that was asked to drain is taken to be drained, once it holds
+    /// no leases. A service may work without leases, and only its agent knows: an agent that comes
+    /// back within the time of a drain goes on with it.
+    pub(super) fn silence_limit(&self) -> Duration {
+        match self.role {
+            Role::Rollout => SILENCE_LIMIT,
+            Role::Reward | Role::Environment => SILENCE_LIMIT.max(self.drain_time),
         }
     }
 

@@ -84,6 +84,7 @@ fn observation(now: UnixMillis, replicas: Signal<Vec<ReplicaView>>) -> Observati
         others_at_work: Signal::unknown("not read"),
         gone: BTreeSet::new(),
         others_dollars_per_hour: None,
+        is_cost_of_others_unknown: false,
         service: None,
     }
 }

@@ -123,6 +123,12 @@ impl Reason {
             Self::WaitsForLeases { replica } => {
                 write!(f, "{replica} waits until its leases are gone")
             }
+            Self::WaitsForAgent { replica, remaining } => write!(
+                f,
+                "{replica} is silent and has not said that it is drained: that is waited for, {} \
+                 more",
+                Written(*remaining)
+            ),
             Self::WaitsForTurn { replica } => {
                 write!(f, "{replica} waits for others that its provider would take before it")
             }

@@ -260,3 +260,30 @@ fn zone_that_loses_nodes_gets_fewer() {
     let plan = world.plan();
     assert_eq!(actions(&plan)[0], "raise pool z1 from 0 to 2", "it is long ago: {plan}");
 }
+
+/// A call that hangs says nothing; whether it was heard shows at the next look.
+#[test]
+fn pool_that_does_not_answer_is_benched_unless_it_has_heard() {
+    for is_heard in [false, true] {
+        let mut world = World::new().with_work(60, 0, 0).with_replicas(SPOT, &[16, 16]);
+        let plan = world.plan();
+        assert_eq!(actions(&plan), ["raise pool spot from 2 to 4"]);
+        let hung = ActionResult::Refused(FailureKind::TimedOut);
+        world.memory.note_outcome(&plan.actions[0], hung);
+        if is_heard {
+            world.size_mut(SPOT).desired = 4;
+        }
+        world.pass(SECOND * 5);
+        let plan = world.plan();
+        let expected: &[&str] = match is_heard {
+            true => &[],
+            false => &["raise pool on-demand from 0 to 2"],
+        };
+        assert_eq!(actions(&plan), expected, "{plan}");
+        assert_eq!(world.memory.benched(world.seen.now).count(), usize::from(!is_heard));
+        // It is tried again, and is out for longer if it hangs again.
+        world.pass(SECOND * 180);
+        let plan = world.plan();
+        assert!(!plan.to_string().contains("benched"), "{plan}");
+    }
+}

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::world::{ON_DEMAND, SPOT, World, actions};
 use crate::observation::{
-    FailureKind, InstanceState, ReplicaState, Signal, TrainerPhase, TrainerView,
+    DrainPurpose, DrainStage, FailureKind, InstanceState, ReplicaState, Signal, TrainerPhase,
+    TrainerView,
 };
 use crate::scale::{Action, BudgetTerms, Role, ScalePlan};
 use crate::time::UnixMillis;
@@ -156,6 +157,42 @@ fn source_that_tells_only_what_waits_gives_up_one_replica_at_a_time() {
     assert_eq!(plan.desired, Some(3), "{plan}");
 }
 
+/// What is ordered works on nothing, and what has just come is about to take what waits.
+#[test]
+fn demand_does_not_grow_with_what_is_ordered_for_it() {
+    let mut world = World::of_service().with_replicas(SPOT, &[0, 0]).with_work(20, 0, 0);
+    world.seen.in_flight = Signal::unknown("a list does not tell it");
+    world.service_mut().tells_in_flight = false;
+    let plan = world.plan();
+    assert_eq!(actions(&plan), ["raise pool spot from 2 to 5"]);
+    world.apply(&plan);
+    let ids = ["spot-3", "spot-4", "spot-5"];
+    for state in [ReplicaState::Starting, ReplicaState::Ready] {
+        ids.iter().for_each(|id| world.replica_mut(id).state = state);
+        let plan = world.plan_for(SECOND * 50);
+        assert_eq!((plan.desired, plan.actions.len()), (Some(5), 0), "{plan}");
+        world.pass(SECOND * 5);
+    }
+    // It still waits although they have had the time to take it: they must all be busy.
+    let plan = world.plan_for(SECOND * 15);
+    assert_eq!(plan.desired, Some(8), "{plan}");
+}
+
+/// A node whose agent is silent may be at work, as far as anybody knows.
+#[test]
+fn silent_replica_is_not_taken_to_be_idle() {
+    let mut world = World::of_service().with_replicas(SPOT, &[0, 0, 0, 0]);
+    world.seen.in_flight = Signal::unknown("a list does not tell it");
+    world.service_mut().tells_in_flight = false;
+    for id in ["spot-3", "spot-4"] {
+        let replica = world.replica_mut(id);
+        replica.state = ReplicaState::Unknown;
+        replica.nodes[0].heartbeat_age = SECOND * 60;
+    }
+    let plan = world.plan_for(SECOND * 60);
+    assert_eq!(actions(&plan), ["ask spot-1 to drain"], "{plan}");
+}
+
 #[test]
 fn end_of_the_run_ends_a_service() {
     let mut world = World::of_service().with_replicas(SPOT, &[8]).with_phase(TrainerPhase::Done);
@@ -215,6 +252,44 @@ fn drained_environment_goes_by_its_name() {
     world.pass(SECOND * 5);
     let plan = world.plan();
     assert!(matches!(&plan.actions[..], [Action::Retire { .. }]), "{plan}");
+}
+
+/// What it works on need not be leased, and only its agent knows of it.
+#[test]
+fn service_that_drains_is_terminated_at_its_agents_word_or_after_the_time_of_a_drain() {
+    let mut world = World::of_service().with_replicas(SPOT, &[0, 0]).with_work(0, 4, 0);
+    world.set_drain("spot-1", DrainPurpose::Sizing, DrainStage::Draining);
+    let silence = |world: &mut World, seconds| {
+        world.replica_mut("spot-1").nodes[0].heartbeat_age = SECOND * seconds;
+        world.plan()
+    };
+    for seconds in [0, 10, 11, 60, 600] {
+        let plan = silence(&mut world, seconds);
+        assert_eq!(actions(&plan), Vec::<String>::new(), "after {seconds} s: {plan}");
+    }
+    let plan = silence(&mut world, 590).to_string();
+    assert!(plan.contains("spot-1 is silent and has not said that it is drained"), "{plan}");
+    let gone = ["terminate spot-1 in pool spot: i-spot-1.0"];
+    assert_eq!(actions(&silence(&mut world, 601)), gone);
+    world.set_drain("spot-1", DrainPurpose::Sizing, DrainStage::Drained);
+    assert_eq!(actions(&silence(&mut world, 0)), gone);
+}
+
+#[test]
+fn only_a_drain_without_pods_left_shows_that_a_service_is_idle() {
+    let mut world = World::of_service().with_replicas(SPOT, &[0]);
+    let is_idle = |world: &World, role| world.replicas()[0].is_known_idle(role);
+    assert!(is_idle(&world, Role::Rollout) && !is_idle(&world, Role::Environment));
+    world.set_drain("spot-1", DrainPurpose::Sizing, DrainStage::Draining);
+    assert!(!is_idle(&world, Role::Environment));
+    world.set_drain("spot-1", DrainPurpose::Sizing, DrainStage::Drained);
+    assert!(is_idle(&world, Role::Environment));
+    world.replica_mut("spot-1").nodes[0].pods_left = Some(1);
+    assert!(!is_idle(&world, Role::Environment));
+    world.replica_mut("spot-1").nodes[0].pods_left = Some(0);
+    assert!(is_idle(&world, Role::Environment));
+    world.replica_mut("spot-1").leased = Signal::unknown("test");
+    assert!(Role::ALL.iter().all(|role| !is_idle(&world, *role)));
 }
 
 /// The rollouts grow, and the environment is ordered at the same moment: it starts while they do.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::world::{SPOT, World};
-use crate::observation::{DrainPurpose, DrainStage, Signal};
+use crate::observation::{DrainPurpose, DrainStage, ReplicaState, Signal};
 use crate::scale::Action;
 
 fn any_service() -> impl Strategy<Value = World> {
@@ -29,8 +29,7 @@ fn any_service() -> impl Strategy<Value = World> {
         if !service.tells_in_flight {
             world.seen.in_flight = Signal::unknown("test");
         }
-        let ids: Vec<String> = world.replicas().iter().map(|it| it.id.to_string()).collect();
-        if let Some(id) = ids.get(leaving) {
+        if let Some(id) = world.ids().get(leaving) {
             world.set_drain(id, DrainPurpose::Sizing, DrainStage::Drained);
         }
         world
@@ -107,14 +106,31 @@ proptest! {
     }
 
     #[test]
+    fn what_is_ordered_asks_for_no_more(mut world in any_service(), steps in 1..12_u64) {
+        let there = world.replicas().len();
+        let mut without = world.clone();
+        for _ in 0..steps {
+            let mut plan = world.plan();
+            let wish = without.plan().wish.max(plan.running);
+            prop_assert!(plan.wish <= wish, "{wish:?} without them, with them {plan}");
+            plan.actions.retain(|action| matches!(action, Action::Raise { .. }));
+            world.apply(&plan);
+            for id in world.ids().into_iter().skip(there) {
+                world.replica_mut(&id).state = ReplicaState::Starting;
+            }
+            world.pass(Duration::from_secs(10));
+            without.pass(Duration::from_secs(10));
+        }
+    }
+
+    #[test]
     fn settled_service_needs_no_change(mut world in any_service()) {
-        for _ in 0..60 {
+        // A source that tells only what waits gives up one replica a minute, of twelve at most.
+        for _ in 0..90 {
             let plan = world.plan();
             world.apply(&plan);
             world.pass(Duration::from_secs(10));
         }
-        // A source that tells only what waits gives up one at a time; all else is settled by now.
-        prop_assume!(world.service_mut().tells_in_flight);
         let plan = world.plan();
         let decides = plan.actions.iter().any(Action::is_decision);
         prop_assert!(!decides, "{plan}");

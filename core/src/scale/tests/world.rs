@@ -104,6 +104,7 @@ impl World {
                 others_at_work: Signal::fresh(OthersAtWork::default()),
                 gone: BTreeSet::new(),
                 others_dollars_per_hour: None,
+                is_cost_of_others_unknown: false,
                 service: None,
             },
             memory: ScaleMemory::default(),
@@ -176,6 +177,11 @@ impl World {
 
     pub fn replicas(&self) -> &[ReplicaView] {
         self.seen.replicas.known().map_or(&[][..], Vec::as_slice)
+    }
+
+    /// Their names, the oldest first.
+    pub fn ids(&self) -> Vec<String> {
+        self.replicas().iter().map(|replica| replica.id.to_string()).collect()
     }
 
     fn replicas_mut(&mut self) -> &mut Vec<ReplicaView> {
@@ -323,6 +329,7 @@ impl World {
             instance: Some(InstanceId(format!("i-{name}.{node}"))),
             heartbeat_age: Duration::from_secs(1),
             is_reclaimed: false,
+            pods_left: None,
         });
         let nodes: Vec<NodeView> = nodes.collect();
         let market = self.terms.pools[pool].market;
