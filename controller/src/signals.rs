@@ -33,6 +33,10 @@ const READ_EVERY_MIN: Duration = Duration::from_secs(1);
 /// An older answer does not count: a few reads have failed to come since.
 const AGE_LIMIT: Duration = Duration::from_secs(30);
 
+/// Longest time between two reads, however long a tick is: one that fails to come, and the time
+/// that the next takes, leave the one before young enough.
+const READ_EVERY_MAX: Duration = Duration::from_secs(10);
+
 /// What a service has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
@@ -124,6 +128,13 @@ struct Watched {
     _task: JoinSet<()>,
 }
 
+impl Watched {
+    /// Whether somebody goes on to ask it. A task that has failed is begun anew at the next turn.
+    fn is_asked(&self) -> bool {
+        self.answer.has_changed().is_ok()
+    }
+}
+
 impl Signals {
     pub fn new(sources: Arc<dyn SignalSources>) -> Self {
         Self { sources, watched: BTreeMap::new() }
@@ -131,15 +142,17 @@ impl Signals {
 
     /// Asks the sources that the policy names from now on, and no others.
     pub fn follow(&mut self, policy: &FleetPolicy) {
-        let every = policy.rollout.tick.max(READ_EVERY_MIN);
+        let every = policy.rollout.tick.clamp(READ_EVERY_MIN, READ_EVERY_MAX);
         for role in Role::SERVICES {
             let signal = policy.service(role).and_then(|service| service.signal.clone());
             let Some(signal) = signal else {
                 self.watched.remove(&role);
                 continue;
             };
-            let known = self.watched.get(&role);
-            if known.is_some_and(|known| known.signal == signal && known.every == every) {
+            let is_followed = |known: &Watched| {
+                known.signal == signal && known.every == every && known.is_asked()
+            };
+            if self.watched.get(&role).is_some_and(is_followed) {
                 continue;
             }
             let (answers, answer) = watch::channel(None);
@@ -152,6 +165,7 @@ impl Signals {
     /// The newest answer of each source with its age, or why it is unknown.
     pub fn readings(&self) -> BTreeMap<Role, Result<(Reading, Duration), String>> {
         let newest = |watched: &Watched| match &*watched.answer.borrow() {
+            _ if !watched.is_asked() => Err("it is not asked any more: that failed".to_owned()),
             None => Err("it has not answered yet".to_owned()),
             Some((_, Err(why))) => Err(why.clone()),
             Some((at, Ok(reading))) => match at.elapsed() {

@@ -115,15 +115,16 @@ pub(super) fn number(body: &[u8]) -> Result<u64, String> {
         return Err(format!("the answer may lack a part: {warning}"));
     }
     let data = answer.data.ok_or_else(|| format!("no data: {}", shown()))?;
-    let sample = match (data.kind.as_str(), data.result) {
-        ("scalar", sample) => sample,
-        ("vector", Value::Array(mut series)) => match series.len() {
-            1 => series.remove(0)["value"].take(),
-            count => return Err(format!("{count} series, expected exactly one")),
+    // A sample is a moment and a number, as a text.
+    let number = match (data.kind.as_str(), &data.result) {
+        ("scalar", sample) => sample.get(1),
+        ("vector", Value::Array(series)) => match &series[..] {
+            [one] => one.pointer("/value/1"),
+            _ => return Err(format!("{} series, expected exactly one", series.len())),
         },
         (kind, _) => return Err(format!("expected a vector or a scalar, got a {kind}")),
     };
-    let text = sample[1].as_str().unwrap_or("nothing");
+    let text = number.and_then(Value::as_str).unwrap_or("nothing");
     match text.parse::<f64>() {
         Ok(value) if (0.0..=COUNT_MAX).contains(&value) => Ok(whole(value)),
         _ => Err(format!("expected a number from 0, got {text}")),
