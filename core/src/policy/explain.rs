@@ -282,8 +282,14 @@ fn pool(pool: &Pool) -> String {
     let provider = match &pool.provider {
         Provider::Asg(group) => format!("Auto Scaling group {group}"),
         Provider::Fleet(fleet) => format!("EC2 fleets of launch template {}", fleet.template),
-        Provider::Scale(target) => format!("{} {}", target.kind, target.name),
-        Provider::Workers(workers) => format!("LeaderWorkerSets as {}", workers.template),
+        Provider::Scale(target) => {
+            let patience = patience(target.unschedulable_timeout);
+            format!("{} {}{patience}", target.kind, target.name)
+        }
+        Provider::Workers(workers) => {
+            let patience = patience(workers.unschedulable_timeout);
+            format!("LeaderWorkerSets as {}{patience}", workers.template)
+        }
         Provider::Local => "local world".to_owned(),
     };
     let kind = pool.instance_type.as_ref().map(|kind| format!(" {kind}")).unwrap_or_default();
@@ -295,6 +301,10 @@ fn pool(pool: &Pool) -> String {
     let (name, market, most) = (&pool.name, pool.market.name(), pool.max_nodes);
     let reserved = pool.reservation.as_ref().map(reservation).unwrap_or_default();
     format!("{name}: {market}{kind}{zone}, {provider}, at most {most} nodes, {price}{reserved}")
+}
+
+fn patience(unschedulable_timeout: Duration) -> String {
+    format!(" (failed when none of its pods finds a node for {})", Written(unschedulable_timeout))
 }
 
 fn reservation(reservation: &Reservation) -> String {

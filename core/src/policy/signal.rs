@@ -149,8 +149,9 @@ macro_rules! text_type {
 text_type!(
     /// The address of a Redis. A policy is no place for a password: there is none in it.
     RedisUrl,
-    "be a redis, rediss, redis+sentinel or redis+cluster URL without user and password",
-    "^(redis|rediss|valkey|valkeys)([+](sentinel|cluster))?://[!-?A-~]+$",
+    "be a redis, rediss, redis+sentinel or redis+cluster URL without user and password, with ca as \
+     its only parameter if it has one",
+    "^(redis|rediss|valkey|valkeys)([+](sentinel|cluster))?://[!->A-~]+([?]ca=[!-%'-?A-~]+)?$",
     URL_LIMIT,
     "redis://10.0.0.7:6379",
     |text| {
@@ -159,7 +160,16 @@ text_type!(
         let is_known = ["redis", "rediss", "valkey", "valkeys"].contains(&server)
             && ["", "sentinel", "cluster"].contains(&topology)
             && !scheme.ends_with('+');
-        is_known && is_printed(rest) && !rest.contains('@')
+        let (place, parameters) = match rest.split_once('?') {
+            Some((place, parameters)) => (place, Some(parameters)),
+            None => (rest, None),
+        };
+        // The others are the login of Sentinels.
+        let is_ca = |text: &str| {
+            text.strip_prefix("ca=").is_some_and(|path| is_printed(path) && !path.contains('&'))
+        };
+        let has_login = rest.contains('@') || !parameters.is_none_or(is_ca);
+        is_known && is_printed(place) && !has_login
     }
 );
 text_type!(

@@ -58,7 +58,7 @@ fn every_choice_has_its_words() {
     - { name: scorers, provider: scale, market: onDemand, maxNodes: 2, dollarsPerNodeHour: 1.5,
         scale: { kind: Deployment, name: scorer } }
     - { name: cpus, provider: workers, market: spot, maxNodes: 9, dollarsPerNodeHour: 1,
-        workers: { template: sandbox } }
+        workers: { template: sandbox, unschedulableTimeout: 20m } }
 ";
     let more = "  mode: act
   queue: { stages: [generate, reward], maxLeased: 2h, maxInfraAttempts: 1, onDeadSlot: shrink,
@@ -108,7 +108,10 @@ fn every_choice_has_its_words() {
         "  fixed: onDemand p5.48xlarge in us-east-2a, Auto Scaling group trainers, \
          at most 4 nodes, 55 dollars per node and hour, Capacity Block cr-0a from \
          2026-12-24T17:00:00Z, empty by 2026-12-25T17:30:00Z",
-        "  cpus: spot, LeaderWorkerSets as sandbox, at most 9 nodes, 1 dollars per node and hour",
+        "  scorers: onDemand, Deployment scorer (failed when none of its pods finds a node for 5m), \
+         at most 2 nodes, 1.5 dollars per node and hour",
+        "  cpus: spot, LeaderWorkerSets as sandbox (failed when none of its pods finds a node for \
+         20m), at most 9 nodes, 1 dollars per node and hour",
         "  at most 500 dollars per hour for all worker groups",
         "  900 policy updates by 2026-12-24T18:00:00Z",
     ];

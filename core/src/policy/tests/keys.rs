@@ -232,3 +232,30 @@ fn a_missing_key_is_reported_once_at_the_section_it_belongs_to() {
     let text = |gone| shortest_with("", &[(gone, "")]);
     assert_each_has_one(table.map(|(gone, expected)| (text(gone), expected)));
 }
+
+/// A policy is read by many, so that no login stands in it; that of Sentinels is a parameter.
+#[test]
+fn address_of_a_signal_has_no_login() {
+    let table = [
+        ("redis://10.0.0.7:6379", true),
+        ("rediss+cluster://a:1,b:2", true),
+        ("rediss://a?ca=/etc/ca.pem", true),
+        ("redis+sentinel://a:26379,b/master/0", true),
+        ("redis://user:hush@a", false),
+        ("redis+sentinel://a/master?sentinel_password=hush", false),
+        ("redis+sentinel://a/master?sentinel_user=u&sentinel_password=hush", false),
+        ("rediss+sentinel://a/master?ca=/ca.pem&sentinel_password=hush", false),
+        ("rediss://a?ca=", false),
+        ("rediss://?ca=/ca.pem", false),
+    ];
+    for (url, is_valid) in table {
+        let signal = format!("signal: {{ redisList: {{ key: a, url: '{url}' }} }}");
+        let service = format!(
+            "  environment: {{ maxReplicas: 2, pools: [cpus], itemsPerReplica: 1, {signal} }}\n"
+        );
+        let pools = "    - { name: cpus, provider: local, market: spot, maxNodes: 2 }\n";
+        let found = complaints(&(shortest_with(pools, &[]) + &service));
+        assert_eq!(found.is_empty(), is_valid, "{url}: {found:?}");
+        assert!(is_valid || found[0].contains("without user and password"), "{found:?}");
+    }
+}
