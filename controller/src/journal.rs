@@ -5,7 +5,7 @@
 mod file;
 mod news;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +24,9 @@ const STREAM_LIMIT: Duration = Duration::from_secs(1);
 
 /// What the stream may take of the queue's memory, or so.
 const STREAM_LIMIT_BYTES: u64 = 32 << 20;
+
+/// Most lines that the stream has, however short: six days at one every 5 s.
+const STREAM_LIMIT_LINES: usize = 100_000;
 
 /// Where records go.
 pub struct Journal {
@@ -79,7 +82,8 @@ struct Stream {
     encoder: Encoder,
     /// Worker groups that it has rows of.
     roles: BTreeSet<Role>,
-    lines: u64,
+    /// Lengths of the lines of this process that fit, the newest at the back, and their sum.
+    lengths: VecDeque<u64>,
     bytes: u64,
     was_failing: bool,
 }
@@ -88,8 +92,7 @@ impl Stream {
     async fn add(&mut self, record: &Record, text: &RecordText, queue: &WorkQueue) {
         self.roles.insert(record.role);
         let line = self.encoder.encode(text);
-        self.lines += 1;
-        self.bytes += u64::try_from(line.len()).unwrap_or(u64::MAX);
+        self.note(line.len());
         let added = queue.add_journal(record.generation, line, self.kept());
         let written = tokio::time::timeout(STREAM_LIMIT, added);
         let problem = match written.await {
@@ -106,12 +109,25 @@ impl Stream {
         self.was_failing = problem.is_some();
     }
 
-    /// How many lines of the mean length fit, and two whole ones of each group with all between in
-    /// any case.
+    /// Takes note of one more line, and of those that do not fit beside it any more.
+    fn note(&mut self, length: usize) {
+        let length = u64::try_from(length).unwrap_or(u64::MAX);
+        self.lengths.push_back(length);
+        self.bytes = self.bytes.saturating_add(length);
+        while self.bytes > STREAM_LIMIT_BYTES || self.lengths.len() > STREAM_LIMIT_LINES {
+            let Some(oldest) = self.lengths.pop_front() else { break };
+            self.bytes -= oldest;
+        }
+    }
+
+    /// How many lines fit, those of earlier processes taken to be as long as its own, and two whole
+    /// ones of each group with all between in any case.
     fn kept(&self) -> usize {
-        let mean = self.bytes / self.lines.max(1);
-        let fit = usize::try_from(STREAM_LIMIT_BYTES / mean.max(1)).unwrap_or(usize::MAX);
-        fit.clamp(2 * WHOLE_EVERY as usize * self.roles.len().max(1), 100_000)
+        let own = u64::try_from(self.lengths.len()).unwrap_or(u64::MAX);
+        let mean = (self.bytes / own.max(1)).max(1);
+        let earlier = STREAM_LIMIT_BYTES.saturating_sub(self.bytes) / mean;
+        let fit = usize::try_from(own + earlier).unwrap_or(usize::MAX);
+        fit.clamp(2 * WHOLE_EVERY as usize * self.roles.len().max(1), STREAM_LIMIT_LINES)
     }
 }
 

@@ -1,5 +1,6 @@
 //! `ebbtide policy replay`: recorded ticks, decided again.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -82,7 +83,6 @@ pub async fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
 /// What a replay came to.
 struct Verdict {
     from: UnixMillis,
-    compared_from: UnixMillis,
     to: UnixMillis,
     ticks: u64,
     compared: u64,
@@ -112,21 +112,38 @@ struct Decided {
 /// A replay under way, and what it has come to; nothing before the first record.
 struct Course {
     replay: Replay,
+    compared_from: ComparedFrom,
     verdict: Option<Verdict>,
+}
+
+/// From when on the replay of a worker group knows as much as the controller did.
+#[derive(Default)]
+struct ComparedFrom(BTreeMap<Role, UnixMillis>);
+
+impl ComparedFrom {
+    /// Whether the next tick of this group is compared. One that `is_first` began from nothing.
+    fn includes(&mut self, role: Role, is_first: bool, at: UnixMillis) -> bool {
+        if is_first {
+            self.0.insert(role, at);
+        }
+        at >= *self.0.entry(role).or_insert(at.plus(WARM_UP))
+    }
 }
 
 impl Course {
     fn new(terms: Vec<SizingTerms>) -> Self {
-        Self { replay: Replay::new(terms), verdict: None }
+        let compared_from = ComparedFrom::default();
+        Self { replay: Replay::new(terms), compared_from, verdict: None }
     }
 
     fn step(&mut self, record: &Record) {
         // What the policy does not size any more is no decision of its.
         let Some(step) = self.replay.step(record) else { return };
-        let verdict = self.verdict.get_or_insert_with(|| Verdict::begin(record));
+        let at = record.at();
+        let verdict = self.verdict.get_or_insert_with(|| Verdict::begin(at));
         verdict.ticks += 1;
-        verdict.to = record.at();
-        if record.at() >= verdict.compared_from {
+        verdict.to = at;
+        if self.compared_from.includes(record.role, record.is_first, at) {
             verdict.compared += 1;
             if step.differs {
                 verdict.note(record, &step);
@@ -136,17 +153,9 @@ impl Course {
 }
 
 impl Verdict {
-    fn begin(first: &Record) -> Self {
-        let from = first.at();
-        Self {
-            from,
-            compared_from: if first.is_first { from } else { from.plus(WARM_UP) },
-            to: from,
-            ticks: 0,
-            compared: 0,
-            differing: 0,
-            differences: Vec::new(),
-        }
+    fn begin(from: UnixMillis) -> Self {
+        let differences = Vec::new();
+        Self { from, to: from, ticks: 0, compared: 0, differing: 0, differences }
     }
 
     fn note(&mut self, record: &Record, step: &Step) {
@@ -190,8 +199,8 @@ impl Verdict {
         lines.extend(found.problems.iter().map(|problem| format!("left out: {problem}")));
         if self.compared < self.ticks {
             lines.push(format!(
-                "the journal does not begin with the controller's start: the first {} are not \
-                 compared",
+                "the journal does not begin with the controller's start: the first {} of a worker \
+                 group are not compared",
                 span(WARM_UP)
             ));
         }
@@ -257,5 +266,39 @@ impl Decided {
             true => format!("{desired} desired"),
             false => format!("{desired} desired; {}", self.actions.join("; ")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_group_is_compared_from_when_the_replay_knows_what_the_controller_knew() {
+        let mut compared_from = ComparedFrom::default();
+        let minute = |minute: u64| UnixMillis(60_000 * minute);
+        let table = [
+            // The journal begins in the life of a controller.
+            (Role::Rollout, false, 0, false),
+            // The policy names scorers from now on.
+            (Role::Reward, true, 1, true),
+            (Role::Rollout, false, 1, false),
+            (Role::Reward, false, 2, true),
+            (Role::Rollout, false, 14, false),
+            (Role::Rollout, false, 15, true),
+            // What is seen of environments begins later than the journal does.
+            (Role::Environment, false, 20, false),
+            (Role::Environment, false, 34, false),
+            (Role::Environment, false, 35, true),
+        ];
+        for (role, is_first, at, expected) in table {
+            let found = compared_from.includes(role, is_first, minute(at));
+            assert_eq!(found, expected, "{role} at minute {at}");
+        }
+        // Another controller begins from nothing, so that all is known of it.
+        let mut compared_from = ComparedFrom::default();
+        assert!(!compared_from.includes(Role::Rollout, false, minute(0)));
+        assert!(compared_from.includes(Role::Rollout, true, minute(1)));
+        assert!(compared_from.includes(Role::Rollout, false, minute(2)));
     }
 }

@@ -112,3 +112,18 @@ async fn passive_controller_writes_nothing_into_the_stream() {
     journal.record(&passive, &json!({}), &queue).await;
     assert!(queue.journal(10).await.expect("memory").is_empty());
 }
+
+#[test]
+fn stream_keeps_what_fits_by_the_lines_that_lie_in_it() {
+    let mut stream = Stream::default();
+    (0..20_000).for_each(|_| stream.note(1_000));
+    assert_eq!(stream.kept(), 33_554);
+    // The fleet has grown: soon nothing is left of the short ones.
+    (0..320).for_each(|_| stream.note(100_000));
+    let kept = stream.kept();
+    assert!((1_800..1_900).contains(&kept), "320 long ones and the short ones beside them: {kept}");
+    (0..100).for_each(|_| stream.note(100_000));
+    assert_eq!(stream.kept(), 335);
+    (0..100).for_each(|_| stream.note(10_000_000));
+    assert_eq!(stream.kept(), 240, "two whole ones and what is between them");
+}
