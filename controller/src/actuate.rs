@@ -2,6 +2,8 @@
 //!
 //! Nothing is decided here. Each write is claimed first ([`Fence`]).
 
+mod together;
+
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -13,7 +15,9 @@ use ebbtide_core::scale::{Action, LeaveReason};
 use ebbtide_queue::client::{QueueError, WorkQueue};
 use ebbtide_queue::control::{DrainProgress, DrainReason, DrainRequest, DrainState, NodeNames};
 use thiserror::Error;
+use tokio::time::Instant;
 
+pub(crate) use self::together::count_together;
 use crate::capacity::{CALL_LIMIT, Capacity, CapacityError};
 use crate::fence::{Fence, FenceError};
 
@@ -31,6 +35,10 @@ pub(crate) enum ActuateError {
     Unanswered,
     #[error("the trainer has started again, is silent, or took its word back: nothing goes")]
     NotReleased,
+    #[error("{what} was not answered within {CALL_LIMIT:?}")]
+    Hung { what: &'static str },
+    #[error("its turn ended before it was begun; what is needed then is decided anew")]
+    TurnEnded,
     #[error("pool {0} is not in the policy any more")]
     NoSuchPool(PoolName),
     #[error(transparent)]
@@ -44,6 +52,7 @@ impl ActuateError {
     fn refusal(&self) -> Option<FailureKind> {
         match self {
             Self::Capacity(error) => error.refusal(),
+            Self::Hung { .. } => Some(FailureKind::TimedOut),
             _ => None,
         }
     }
@@ -72,7 +81,7 @@ impl Actuator<'_> {
     pub async fn carry_out(&self, action: &Action) -> Result<(), ActuateError> {
         match action {
             Action::Raise { pool, from, to } => {
-                let gang = self.policy.rollout.nodes_per_replica.into();
+                let gang = self.policy.nodes_per_replica_in(pool).into();
                 self.raise(pool, (*from, *to), gang).await
             }
             Action::RequestDrain { replica, why } => self.request_drain(replica, *why).await,
@@ -220,17 +229,23 @@ impl Actuator<'_> {
 
 /// Gives up a call of the provider when the claimed time is over.
 async fn within_limit<E>(
-    what: &str,
+    what: &'static str,
     call: impl Future<Output = Result<(), E>>,
 ) -> Result<(), ActuateError>
 where
     ActuateError: From<E>,
 {
-    match tokio::time::timeout(CALL_LIMIT, call).await {
-        Ok(outcome) => Ok(outcome?),
-        Err(_) => {
-            let (what, problem) = (what.to_owned(), format!("no answer within {CALL_LIMIT:?}"));
-            Err(CapacityError::Unavailable { what, problem }.into())
+    let ends_at = Instant::now() + CALL_LIMIT;
+    let Ok(outcome) = tokio::time::timeout_at(ends_at, call).await else {
+        return Err(ActuateError::Hung { what });
+    };
+    match outcome.map_err(ActuateError::from) {
+        // A call within it has the same limit, and may be the first to notice.
+        Err(ActuateError::Capacity(CapacityError::Unavailable { .. }))
+            if Instant::now() >= ends_at =>
+        {
+            Err(ActuateError::Hung { what })
         }
+        outcome => outcome,
     }
 }

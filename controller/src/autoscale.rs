@@ -89,8 +89,23 @@ struct Past {
 struct Turn<'a> {
     policy: &'a Arc<FleetPolicy>,
     reads: &'a Reads,
+    /// The leadership, as it was when the turn began: what is done, remembered and put on record
+    /// goes by one word. Each write is fenced by the newest besides.
+    led: Option<Leadership>,
     /// How long answers may be waited for.
     ends_at: Instant,
+}
+
+impl Turn<'_> {
+    /// Why nothing is carried out for a worker group, if so.
+    fn why_held(&self, role: Role) -> Option<Held> {
+        held::why_held(self.led.is_some(), self.policy, self.reads, role.as_str())
+    }
+
+    /// The generation of leadership; 0 while another controller leads.
+    fn generation(&self) -> u64 {
+        self.led.map_or(0, |led| led.generation)
+    }
 }
 
 /// A plan that is to be carried out.
@@ -128,6 +143,7 @@ impl Autoscaler {
     async fn turn(&mut self, mut past: Past) -> Past {
         let began_at = Instant::now();
         let PolicyState { policy, problem, unread, generation } = self.policy.borrow().clone();
+        let led = *self.leadership.borrow();
         past.ticks += 1;
         self.signals.follow(&policy);
 
@@ -140,37 +156,36 @@ impl Autoscaler {
             self.metrics.show_tokens(&status.tokens);
         }
         self.metrics.show_idle(reads.view.as_ref().ok());
-        let held = self.why_held(&policy, &reads, Role::Rollout);
         let over = past.retired.take_ended(&mut reads, &policy);
-        if held.is_none() {
-            self.take_back(&over, &self.tools(&policy, past.ticks)).await;
-        }
         let now = (self.now)();
+        let tick = self.tick.unwrap_or(policy.rollout.tick);
+        let turn = Turn { policy: &policy, reads: &reads, led, ends_at: began_at + tick };
+        self.take_back(&over, &turn, &past).await;
         let nodes_per_replica = policy.rollout.nodes_per_replica;
         let mut observation = observe::build(&reads, nodes_per_replica, now);
         for role in Role::SERVICES {
-            past.services.costs.note(&policy, role, reads.pools_of(role), None);
+            past.note_cost(&policy, role, reads.pools_of(role), None);
         }
-        observation.others_dollars_per_hour = past.services.costs.beside(&policy, Role::Rollout);
+        past.services.costs.tell(&policy, Role::Rollout, &mut observation);
 
-        self.name_stragglers(&reads, &observation, &mut past).await;
+        self.name_stragglers(&turn, &observation, &mut past).await;
 
         let terms = SizingTerms::from(&*policy);
         let plan = plan_scale(&terms, &observation, &past.memory);
-        let desk = (&self.queue, self.leadership.borrow().map(|held| held.generation));
+        let desk = (&self.queue, led.map(|led| led.generation));
         let services = reads.priced_services(&policy);
         past.accounts.keep(&reads, (&terms, &services), &observation, &plan, desk).await;
 
         past.memory = plan.memory.clone();
+        let held = turn.why_held(Role::Rollout);
         let why_held = held.as_ref().map(|held| held.why.clone());
-        let tick = self.tick.unwrap_or(policy.rollout.tick);
-        let turn = Turn { policy: &policy, reads: &reads, ends_at: began_at + tick };
         let planned = Planned { role: Role::Rollout, plan: &plan, observation: &observation, held };
         let carried = self.carry_out(planned, &turn, &mut past).await;
         self.size_services(&turn, (&observation, &plan), &mut past).await;
         self.size_trainer(&turn, (&terms, &observation, &plan), &mut past).await;
         let report = Report {
             policy: &policy,
+            generation: turn.generation(),
             terms: &terms,
             observation,
             plan: &plan,
@@ -182,31 +197,24 @@ impl Autoscaler {
         };
         self.tell(report, carried, &mut past).await;
         let is_complete = reads.problems.is_empty();
-        let is_leader = self.leadership.borrow().is_some();
-        if !is_leader {
+        if led.is_none() {
             past.memory.forget_writes();
             past.services.forget_writes();
         }
-        self.metrics.end_loop(began_at.elapsed(), is_leader, is_complete.then_some(now));
+        self.metrics.end_loop(began_at.elapsed(), led.is_some(), is_complete.then_some(now));
         past
     }
 
     /// Names replicas that are slower than their peers; another hand replaces them.
-    async fn name_stragglers(&self, reads: &Reads, observation: &Observation, past: &mut Past) {
-        let view = reads.view.as_ref().ok();
+    async fn name_stragglers(&self, turn: &Turn<'_>, observation: &Observation, past: &mut Past) {
+        let view = turn.reads.view.as_ref().ok();
         past.stragglers.note(view, observation);
         self.metrics.show_slow(past.stragglers.named().len());
-        let held = *self.leadership.borrow();
-        let (Some(view), Some(held)) = (view, held) else { return };
-        let desk = (&self.queue, held.generation);
+        let (Some(view), Some(led)) = (view, turn.led) else { return };
+        let desk = (&self.queue, led.generation);
         if let Err(error) = past.stragglers.publish(desk, view).await {
             tracing::debug!(%error, "slow replicas not put on record");
         }
-    }
-
-    /// Why nothing is carried out for a worker group, if so.
-    fn why_held(&self, policy: &FleetPolicy, reads: &Reads, role: Role) -> Option<Held> {
-        held::why_held(self.leadership.borrow().is_some(), policy, reads, role.as_str())
     }
 
     fn tools(&self, policy: &Arc<FleetPolicy>, turn: u64) -> Tools {
@@ -220,9 +228,11 @@ impl Autoscaler {
         }
     }
 
-    /// Takes back drains of replicas that are gone; what fails is seen again at the next tick.
-    async fn take_back(&self, over: &[Action], tools: &Tools) {
-        for action in over {
+    /// Takes back drains of replicas that are gone, of each group that is not held; what fails is
+    /// seen again at the next tick.
+    async fn take_back(&self, over: &[(Role, Action)], turn: &Turn<'_>, past: &Past) {
+        let tools = self.tools(turn.policy, past.ticks);
+        for (_, action) in over.iter().filter(|(role, _)| turn.why_held(*role).is_none()) {
             if let Err(error) = tools.actuator().carry_out(action).await {
                 tracing::warn!(%error, "drain of a replica that is gone was not taken back");
             }
@@ -242,7 +252,7 @@ impl Autoscaler {
             self.metrics.money.show(ledger);
         }
         let states = observe::by_state(&observation, policy.rollout.nodes_per_replica);
-        let generation = self.leadership.borrow().map_or(0, |held| held.generation);
+        let generation = report.generation;
         let mode = policy.mode.as_str();
         let reasons: Vec<String> = plan.reasons.iter().map(ToString::to_string).collect();
         let actions = carried.actions.iter().map(|carried| carried.action.to_string()).collect();
@@ -317,6 +327,7 @@ async fn change_of_leader(mut leadership: watch::Receiver<Option<Leadership>>) {
 /// What one turn has to tell.
 struct Report<'a> {
     policy: &'a FleetPolicy,
+    generation: u64,
     terms: &'a SizingTerms,
     observation: Observation,
     plan: &'a ScalePlan,
@@ -338,3 +349,6 @@ impl Report<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

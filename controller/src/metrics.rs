@@ -8,6 +8,7 @@ mod group;
 mod money;
 mod trainer;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +17,7 @@ use std::time::Duration;
 use ebbtide_core::bottleneck::IterationStage;
 use ebbtide_core::observation::{Observation, TrainerPhase};
 use ebbtide_core::policy::FleetPolicy;
-use ebbtide_core::scale::{Action, Reason, Role, SILENCE_LIMIT, ScalePlan, SizingTerms};
+use ebbtide_core::scale::{Action, Role, SILENCE_LIMIT, ScalePlan, SizingTerms};
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::control::{ControlView, NodeRecord};
 use ebbtide_queue::status::TokenCounts;
@@ -40,8 +41,8 @@ const LOOP_BUCKETS_SECONDS: [f64; 8] = [0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 15
 pub struct Metrics {
     registry: Registry,
     rollout: RolloutMetrics,
-    /// By worker group; those of services from the first tick on at which there is one.
-    groups: Arc<Mutex<BTreeMap<Role, GroupMetrics>>>,
+    /// By worker group; those of a service as long as there is one.
+    groups: Arc<Mutex<BTreeMap<Role, Group>>>,
     /// Calls of the provider's API, by operation and result.
     pub api_calls: ApiCalls,
     pub(crate) units_reaped: IntCounter,
@@ -53,6 +54,19 @@ pub struct Metrics {
     pub(crate) loop_duration: Histogram,
     loop_last_success: Gauge,
     leader: Gauge,
+}
+
+/// What every worker group has, and what of it is registered.
+struct Group {
+    metrics: GroupMetrics,
+    collectors: Vec<Box<dyn Collector>>,
+}
+
+impl Group {
+    fn new(registry: &Registry, role: Role) -> prometheus::Result<Self> {
+        let make = Maker::new(registry, role);
+        Ok(Self { metrics: GroupMetrics::new(&make)?, collectors: make.made.into_inner() })
+    }
 }
 
 /// What only the rollouts have.
@@ -81,9 +95,14 @@ impl ApiCalls {
 struct Maker<'a> {
     registry: &'a Registry,
     role: Role,
+    made: RefCell<Vec<Box<dyn Collector>>>,
 }
 
-impl Maker<'_> {
+impl<'a> Maker<'a> {
+    fn new(registry: &'a Registry, role: Role) -> Self {
+        Self { registry, role, made: RefCell::default() }
+    }
+
     fn opts(&self, name: &str, help: &str) -> Opts {
         Opts::new(format!("ebbtide_{name}"), help).const_label("role", self.role.as_str())
     }
@@ -94,6 +113,7 @@ impl Maker<'_> {
     ) -> prometheus::Result<C> {
         let collector = made?;
         self.registry.register(Box::new(collector.clone()))?;
+        self.made.borrow_mut().push(Box::new(collector.clone()));
         Ok(collector)
     }
 
@@ -126,7 +146,7 @@ impl Metrics {
     /// Two metrics have the same name, which a test rules out.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let make = Maker { registry: &registry, role: Role::Rollout };
+        let make = Maker::new(&registry, Role::Rollout);
         let calls =
             make.counters("api_calls_total", "Calls of the provider's API.", &["op", "code"])?;
         let loop_opts = HistogramOpts::new(
@@ -138,7 +158,9 @@ impl Metrics {
         built.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         Ok(Self {
             rollout: RolloutMetrics::new(&make)?,
-            groups: Arc::new(Mutex::new([(Role::Rollout, GroupMetrics::new(&make)?)].into())),
+            groups: Arc::new(Mutex::new(
+                [(Role::Rollout, Group::new(&registry, Role::Rollout)?)].into(),
+            )),
             api_calls: ApiCalls(calls),
             units_reaped: make
                 .counter("units_reaped_total", "Units returned because their lease ran out.")?,
@@ -188,20 +210,30 @@ impl Metrics {
         self.with_group(terms.role, |group| group.show(policy, terms, observation, plan));
     }
 
-    pub(crate) fn count_decision(&self, role: Role, action: &Action, reasons: &[Reason]) {
-        self.with_group(role, |group| group.count_decision(action, reasons));
+    pub(crate) fn count_decision(&self, role: Role, action: &Action, because: &str) {
+        self.with_group(role, |group| group.count_decision(action, because));
     }
 
     fn with_group(&self, role: Role, apply: impl FnOnce(&GroupMetrics)) {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         if let Entry::Vacant(place) = groups.entry(role) {
-            match GroupMetrics::new(&Maker { registry: &self.registry, role }) {
+            match Group::new(&self.registry, role) {
                 Ok(made) => _ = place.insert(made),
                 Err(error) => tracing::error!(%role, %error, "metrics cannot be registered"),
             }
         }
         if let Some(group) = groups.get(&role) {
-            apply(group);
+            apply(&group.metrics);
+        }
+    }
+
+    /// Shows nothing more of a worker group that is no more. One that comes back begins anew.
+    pub(crate) fn forget(&self, role: Role) {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        for collector in groups.remove(&role).into_iter().flat_map(|group| group.collectors) {
+            if let Err(error) = self.registry.unregister(collector) {
+                tracing::error!(%role, %error, "a metric cannot be forgotten");
+            }
         }
     }
 

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ebbtide_core::ids::{NodeName, ReplicaId};
-use ebbtide_core::observation::InstanceId;
+use ebbtide_core::observation::{InstanceId, PoolView};
 use ebbtide_core::policy::{FleetPolicy, PoolName};
-use ebbtide_core::scale::{Action, SILENCE_LIMIT};
+use ebbtide_core::scale::{Action, Role, SILENCE_LIMIT};
 use ebbtide_queue::control::{ControlView, DrainReason, DrainRecord, DrainState, NodeRecord};
 
 use crate::observe::Reads;
@@ -27,10 +27,22 @@ struct Terminated {
     instances: Vec<InstanceId>,
 }
 
-/// What the pools show.
+/// What the pools of a worker group show.
 struct Shown<'a> {
     ids: BTreeSet<&'a InstanceId>,
     nodes: BTreeSet<&'a NodeName>,
+}
+
+impl<'a> Shown<'a> {
+    /// What these show; `None` while the size of one is unknown.
+    fn of(pools: &'a [PoolView]) -> Option<Self> {
+        let sizes = pools.iter().map(|pool| pool.size.known()).collect::<Option<Vec<_>>>()?;
+        let instances = || sizes.iter().flat_map(|size| &size.instances);
+        Some(Self {
+            ids: instances().map(|instance| &instance.id).collect(),
+            nodes: instances().filter_map(|instance| instance.node.as_ref()).collect(),
+        })
+    }
 }
 
 impl Retired {
@@ -43,28 +55,38 @@ impl Retired {
         }
     }
 
-    /// Takes drains that are over out of what was read, and answers how to take each back.
-    pub fn take_ended(&mut self, reads: &mut Reads, policy: &FleetPolicy) -> Vec<Action> {
-        let sizes = reads.pools.iter().chain(reads.service_pools.values().flatten());
-        let sizes = sizes.map(|pool| pool.size.known()).collect::<Option<Vec<_>>>();
-        let Ok(view) = &mut reads.view else { return Vec::new() };
-        self.terminated.retain(|id, _| view.drains.iter().any(|drain| drain.request_id == *id));
-        let Some(sizes) = sizes else { return Vec::new() };
-        let instances = || sizes.iter().flat_map(|size| &size.instances);
-        let shown = Shown {
-            ids: instances().map(|instance| &instance.id).collect(),
-            nodes: instances().filter_map(|instance| instance.node.as_ref()).collect(),
-        };
-        let outlived = pools_that_nodes_outlive(policy);
-        let is_over = |drain: &DrainRecord| self.is_over(drain, view, &shown, &outlived);
-        let ended: Vec<DrainRecord> =
-            view.drains.iter().filter(|drain| is_over(drain)).cloned().collect();
-        view.drains.retain(|drain| !ended.contains(drain));
-        let take_back = |drain: DrainRecord| Action::CancelDrain {
-            replica: drain.replica,
-            request_id: drain.request_id,
+    /// Takes drains that are over out of what was read, and answers how to take each back, by
+    /// worker group.
+    pub fn take_ended(&mut self, reads: &mut Reads, policy: &FleetPolicy) -> Vec<(Role, Action)> {
+        let mut ended = Vec::new();
+        if let Ok(view) = &reads.view {
+            self.terminated.retain(|id, _| view.drains.iter().any(|it| it.request_id == *id));
+            for role in Role::ALL {
+                let Some(shown) = Shown::of(reads.pools_of(role)) else { continue };
+                let outlived = pools_that_nodes_outlive(policy, role);
+                let own =
+                    view.drains.iter().filter(|drain| self.role_of(drain, view, policy) == role);
+                let over = own.filter(|drain| self.is_over(drain, view, &shown, &outlived));
+                ended.extend(over.map(|drain| (role, drain.clone())));
+            }
+        }
+        if let Ok(view) = &mut reads.view {
+            view.drains.retain(|drain| !ended.iter().any(|(_, over)| over == drain));
+        }
+        let take_back = |(role, drain): (Role, DrainRecord)| {
+            let (replica, request_id) = (drain.replica, drain.request_id);
+            (role, Action::CancelDrain { replica, request_id })
         };
         ended.into_iter().map(take_back).collect()
+    }
+
+    /// The worker group of the replica that drains: by its pool, where this process has terminated
+    /// it, or by its nodes' word. Of what nobody tells the rollouts are the first to look.
+    fn role_of(&self, drain: &DrainRecord, view: &ControlView, policy: &FleetPolicy) -> Role {
+        let terminated = self.terminated.get(&drain.request_id);
+        let by_pool = terminated.and_then(|terminated| policy.role_of(&terminated.pool));
+        let told = || members(view, &drain.replica).find_map(|record| record.role.sized());
+        by_pool.or_else(told).unwrap_or_default()
     }
 
     fn is_over(
@@ -100,9 +122,9 @@ fn members<'a>(
     view.nodes.iter().filter(move |record| record.replica == *replica)
 }
 
-/// Pools whose instances are pods.
-fn pools_that_nodes_outlive(policy: &FleetPolicy) -> BTreeSet<&PoolName> {
-    let pools = policy.sized_pools().filter(|pool| pool.provider.kind().takes_pods());
+/// Pools of a worker group whose instances are pods.
+fn pools_that_nodes_outlive(policy: &FleetPolicy, role: Role) -> BTreeSet<&PoolName> {
+    let pools = policy.pools_of(role).filter(|pool| pool.provider.kind().takes_pods());
     pools.map(|pool| &pool.name).collect()
 }
 

@@ -1,12 +1,13 @@
 //! Carries out what was planned for a worker group, and takes note of what came of it.
 
+use ebbtide_core::ids::ReplicaId;
 use ebbtide_core::journal::{Outcome, RecordedAction};
-use ebbtide_core::observation::{Observation, ReplicaView};
-use ebbtide_core::scale::{Action, Role, ScaleMemory, ScalePlan, SizingTerms};
+use ebbtide_core::observation::Observation;
+use ebbtide_core::scale::{Action, Reason, Role, ScaleMemory, ScalePlan, SizingTerms};
 use tokio::time::Instant;
 
 use super::{Autoscaler, HINTED_TICK_MIN, Past, Planned, Turn};
-use crate::acting::Jobs;
+use crate::acting::{Jobs, Order};
 use crate::actuate::ActuateError;
 use crate::held::held_for;
 use crate::protection::unprotected;
@@ -43,9 +44,8 @@ impl Autoscaler {
         seen: (&SizingTerms, &Observation, &ScalePlan),
         past: &mut Past,
     ) {
-        let leads = self.leadership.borrow().is_some();
         let tools = self.tools(turn.policy, past.ticks);
-        past.trainer.turn(turn.reads, seen, (leads, tools), turn.until()).await;
+        past.trainer.turn(turn.reads, seen, (turn.led.is_some(), tools), turn.until()).await;
     }
 
     /// Carries out a plan as far as that is allowed.
@@ -57,8 +57,10 @@ impl Autoscaler {
     ) -> Carried {
         let Planned { role, plan, observation, held } = &planned;
         let may = |action: &&Action| held_for(action, held.as_ref()).is_none();
+        let orders: Vec<Order> =
+            plan.actions.iter().filter(may).map(|action| planned.order(action)).collect();
         let jobs = Jobs {
-            actions: plan.actions.iter().filter(may).cloned().collect(),
+            orders: orders.clone(),
             unprotected: match held {
                 None => unprotected(observation, turn.policy),
                 Some(_) => Vec::new(),
@@ -68,61 +70,64 @@ impl Autoscaler {
         let acted = past.acting.entry(*role).or_default();
         let acted = acted.carry_out(&tools, jobs, turn.until()).await;
         past.protection.entry(*role).or_default().note(acted.protected);
-        let mut results = acted.results.into_iter();
+        let answered = acted.answered.into_iter();
+        let answered =
+            answered.map(|(order, result)| self.conclude(*role, order, result, past)).collect();
+        let mut results = orders.into_iter().zip(acted.results);
         let mut actions = Vec::new();
         for action in &plan.actions {
             let result = if may(&action) { results.next() } else { None };
-            let outcome = match result {
-                None => Outcome::Recommended,
-                Some(result) => self.conclude(action, result, &planned, past),
-            };
-            actions.push(RecordedAction { action: action.clone(), outcome });
+            actions.push(match result {
+                Some((order, result)) => self.conclude(*role, order, result, past),
+                None => RecordedAction { action: action.clone(), outcome: Outcome::Recommended },
+            });
         }
-        let answered = acted.answered.into_iter().map(|(action, result)| {
-            let outcome = self.conclude(&action, result, &planned, past);
-            RecordedAction { action, outcome }
-        });
-        let answered = answered.collect();
-        self.count_busy_terminations(&planned, &actions);
         Carried { actions, answered }
     }
 
-    /// Takes note of what became of an action.
+    /// Takes note of what became of an order.
     fn conclude(
         &self,
-        action: &Action,
+        role: Role,
+        order: Order,
         result: Result<(), ActuateError>,
-        planned: &Planned<'_>,
         past: &mut Past,
-    ) -> Outcome {
-        past.retired.note(action, result.is_ok());
+    ) -> RecordedAction {
+        let Order { action, because, ends_work } = order;
+        past.retired.note(&action, result.is_ok());
         let outcome = match result {
             Ok(()) => {
-                self.metrics.count_decision(planned.role, action, &planned.plan.reasons);
+                self.metrics.count_decision(role, &action, because);
+                if ends_work {
+                    self.metrics.count_busy_termination(role);
+                }
                 if action.is_decision() {
                     past.scale_decisions += 1;
                     past.last_decision = Some(action.to_string());
                 }
                 Outcome::Done
             }
-            Err(error) => error.into_outcome(action),
+            Err(error) => error.into_outcome(&action),
         };
-        if let (Some(result), Some(memory)) = (outcome.result(), past.memory_mut(planned.role)) {
-            memory.note_outcome(action, result);
+        if let (Some(result), Some(memory)) = (outcome.result(), past.memory_mut(role)) {
+            memory.note_outcome(&action, result);
         }
-        outcome
+        RecordedAction { action, outcome }
     }
+}
 
-    /// Counts what the planner's laws rule out, from what was really done.
-    fn count_busy_terminations(&self, planned: &Planned<'_>, outcomes: &[RecordedAction]) {
-        let replicas = planned.observation.replicas.known().map_or(&[][..], Vec::as_slice);
-        for (action, outcome) in planned.plan.actions.iter().zip(outcomes) {
-            let Action::Retire { replica, .. } = action else { continue };
-            let is_idle =
-                |view: &ReplicaView| view.id == *replica && view.leased.known() == Some(&0);
-            if outcome.outcome == Outcome::Done && !replicas.iter().any(is_idle) {
-                self.metrics.count_busy_termination(planned.role);
-            }
+impl Planned<'_> {
+    /// What carrying out an action of the plan is counted as. Work ends where the planner's laws
+    /// rule it out, by what was seen of the replica; one that was not seen may have been busy.
+    fn order(&self, action: &Action) -> Order {
+        let replicas = self.observation.replicas.known().map_or(&[][..], Vec::as_slice);
+        let is_idle = |id: &ReplicaId| {
+            replicas.iter().any(|view| view.id == *id && view.is_known_idle(self.role))
+        };
+        Order {
+            action: action.clone(),
+            because: self.plan.reasons.iter().find_map(Reason::demand).unwrap_or("unknown"),
+            ends_work: matches!(action, Action::Retire { replica, .. } if !is_idle(replica)),
         }
     }
 }

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use ebbtide_core::journal::Record;
-use ebbtide_core::observation::{Observation, ReplicaState};
+use ebbtide_core::observation::{Observation, PoolView, ReplicaState};
+use ebbtide_core::policy::{FleetPolicy, PoolName};
 use ebbtide_core::scale::{Role, ScaleMemory, ScalePlan, SizingTerms, plan_scale};
 
 use super::carrying::Carried;
@@ -60,6 +61,24 @@ impl Services {
     }
 }
 
+impl Past {
+    /// Takes note of what a worker group costs with what a plan asks for, and with what its pools
+    /// have been asked for and have not answered.
+    pub(super) fn note_cost(
+        &mut self,
+        policy: &FleetPolicy,
+        role: Role,
+        pools: &[PoolView],
+        plan: Option<&ScalePlan>,
+    ) {
+        let acting = self.acting.get(&role);
+        let under_way = |pool: &PoolName| acting.map_or(0, |acting| acting.raised_to(pool));
+        let planned = |pool: &PoolName| plan.and_then(|plan| plan.raises(pool)).unwrap_or(0);
+        let raised_to = |pool: &PoolName| under_way(pool).max(planned(pool));
+        self.services.costs.note(policy, role, pools, raised_to);
+    }
+}
+
 impl Autoscaler {
     /// Sizes every service that the policy has, beside rollouts of which this was seen and planned.
     pub(super) async fn size_services(
@@ -70,20 +89,35 @@ impl Autoscaler {
     ) {
         let policy = turn.policy;
         // What nobody orders does not come, and is not paid.
-        let is_ordered = self.why_held(policy, turn.reads, Role::Rollout).is_none();
+        let is_ordered = turn.why_held(Role::Rollout).is_none();
         let of_rollouts = SizingTerms::from(&**policy);
-        let ordered = Some(plan).filter(|_| is_ordered);
-        past.services.costs.note(policy, Role::Rollout, &rollouts.pools, ordered);
+        past.note_cost(policy, Role::Rollout, &rollouts.pools, Some(plan).filter(|_| is_ordered));
         let readings = self.signals.readings();
         for role in Role::SERVICES {
             let Some(terms) = SizingTerms::of_role(policy, role) else {
-                past.services.groups.remove(&role);
+                self.forget_service(role, past);
                 continue;
             };
             let view = plan.outlook(rollouts, &of_rollouts, is_ordered, role);
             let mut seen = build(turn.reads, rollouts, role, readings.get(&role), view);
-            seen.others_dollars_per_hour = past.services.costs.beside(policy, role);
+            past.services.costs.tell(policy, role, &mut seen);
             self.size_service(&terms, seen, turn, past).await;
+        }
+    }
+
+    /// The policy has no such group any more. What it was asked for is still answered; all else is
+    /// forgotten.
+    fn forget_service(&self, role: Role, past: &mut Past) {
+        past.services.groups.remove(&role);
+        past.services.costs.forget(role);
+        past.protection.remove(&role);
+        self.metrics.forget(role);
+        let Some(acting) = past.acting.get_mut(&role) else { return };
+        for (order, result) in acting.take_answers().answered {
+            past.retired.note(&order.action, result.is_ok());
+        }
+        if acting.is_idle() {
+            past.acting.remove(&role);
         }
     }
 
@@ -102,9 +136,9 @@ impl Autoscaler {
         self.metrics.show(policy, terms, &observation, &plan);
         let states = by_state(&observation, terms.nodes_per_replica);
         let observed = summarize(&observation, &plan, &states);
-        let held = self.why_held(policy, turn.reads, role);
+        let held = turn.why_held(role);
         let ordered = Some(&plan).filter(|_| held.is_none());
-        past.services.costs.note(policy, role, &observation.pools, ordered);
+        past.note_cost(policy, role, &observation.pools, ordered);
         let why_held = held.as_ref().map(|held| held.why.clone());
         let reasons: Vec<String> = plan.reasons.iter().map(ToString::to_string).collect();
         let group = Group {
@@ -131,7 +165,7 @@ impl Autoscaler {
             is_first,
             role,
             mode: policy.mode.as_str().to_owned(),
-            generation: self.leadership.borrow().map_or(0, |held| held.generation),
+            generation: turn.generation(),
             running: plan.running,
             wish: plan.wish,
             desired: plan.desired,

@@ -35,7 +35,8 @@ impl CapacityMetrics {
                 .gauge("fallback_active", "1 while on-demand nodes are asked for beside Spot.")?,
             busy_terminations: make.counter(
                 "busy_terminations_total",
-                "Replicas terminated while the queue knew leases of them; must stay 0.",
+                "Replicas terminated while the queue knew leases of them or, of services, before \
+                 their agents said that they are drained and their pods have left; must stay 0.",
             )?,
         })
     }

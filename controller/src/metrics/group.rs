@@ -123,9 +123,8 @@ impl GroupMetrics {
         }
     }
 
-    pub(super) fn count_decision(&self, action: &Action, reasons: &[Reason]) {
-        let reason = reasons.iter().find_map(Reason::demand).unwrap_or("unknown");
-        self.decisions.with_label_values(&[action.kind(), reason]).inc();
+    pub(super) fn count_decision(&self, action: &Action, because: &str) {
+        self.decisions.with_label_values(&[action.kind(), because]).inc();
     }
 
     pub(super) fn count_busy_termination(&self) {

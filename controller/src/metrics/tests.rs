@@ -17,6 +17,29 @@ fn every_metric_has_the_prefix_and_its_own_name() {
     assert!(names.into_iter().all(|line| line.starts_with("ebbtide_")), "{text}");
 }
 
+#[test]
+fn group_that_is_no_more_has_no_metrics_until_it_comes_back() {
+    let metrics = Metrics::new().expect("names differ");
+    let (cancel, role) = ("cancel_drain", Role::Environment);
+    let action =
+        Action::CancelDrain { replica: "n1".parse().expect("valid"), request_id: "1".to_owned() };
+    let count = |metrics: &Metrics| {
+        metrics.count_decision(role, &action, "items");
+        let text = metrics.render();
+        let line = text.lines().find(|line| {
+            line.starts_with("ebbtide_decision_total") && line.contains("role=\"environment\"")
+        });
+        line.expect("it is shown").to_owned()
+    };
+    assert!(count(&metrics).contains(cancel) && count(&metrics).ends_with(" 2"));
+    metrics.forget(role);
+    metrics.forget(role);
+    let text = metrics.render();
+    assert!(!text.contains("role=\"environment\""), "{text}");
+    assert!(text.contains("ebbtide_replicas_desired{role=\"rollout\"}"), "{text}");
+    assert!(count(&metrics).ends_with(" 1"), "it begins anew");
+}
+
 fn tokens(stale: u64, preserved: u64) -> TokenCounts {
     let wasted = BTreeMap::from([("stale".to_owned(), stale)]);
     TokenCounts { wasted, preserved, ..TokenCounts::default() }

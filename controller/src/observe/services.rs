@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ebbtide_core::observation::{Observation, PoolView, ServiceView, Signal};
-use ebbtide_core::policy::FleetPolicy;
-use ebbtide_core::scale::{Role, ScalePlan};
+use ebbtide_core::policy::{FleetPolicy, PoolName};
+use ebbtide_core::scale::Role;
 use ebbtide_core::time::whole_millis;
 
 use super::{Reads, others, replicas};
@@ -92,31 +92,41 @@ fn of_run(rollouts: &Observation, role: Role) -> (Signal<u64>, Signal<u64>, bool
 pub(crate) struct Costs(BTreeMap<Role, f64>);
 
 impl Costs {
-    /// Takes note of a group's pools, and of what a plan asks them for. What is unknown is as it
-    /// was.
+    /// Takes note of a group's pools, and of how many nodes each is being asked for. What is
+    /// unknown is as it was.
     pub fn note(
         &mut self,
         policy: &FleetPolicy,
         role: Role,
         pools: &[PoolView],
-        plan: Option<&ScalePlan>,
+        raised_to: impl Fn(&PoolName) -> u32,
     ) {
         let cost = |view: &PoolView| {
             let price = policy.pool(&view.name)?.dollars_per_node_hour?;
             let size = view.size.known()?;
-            let raised = plan.and_then(|plan| plan.raises(&view.name)).unwrap_or(0);
-            Some(price * f64::from(size.committed().max(raised)))
+            Some(price * f64::from(size.committed().max(raised_to(&view.name))))
         };
         if let Some(cost) = pools.iter().map(cost).sum::<Option<f64>>() {
             self.0.insert(role, cost);
         }
     }
 
-    /// What all groups beside this one cost, in whole cents; `None` without a budget.
-    pub fn beside(&self, policy: &FleetPolicy, role: Role) -> Option<f64> {
-        policy.budget?;
+    /// The group is no more.
+    pub fn forget(&mut self, role: Role) {
+        self.0.remove(&role);
+    }
+
+    /// Says what all groups beside this one cost, in whole cents, or that nobody knows; nothing
+    /// where there is no budget.
+    pub fn tell(&self, policy: &FleetPolicy, role: Role, seen: &mut Observation) {
+        if policy.budget.is_none() {
+            return;
+        }
+        let is_there = |other: &Role| *other != role && policy.pools_of(*other).next().is_some();
+        let is_known = Role::ALL.iter().filter(|it| is_there(it)).all(|it| self.0.contains_key(it));
         let cost = |other| self.0.get(&other).copied().unwrap_or(0.0);
-        let others = policy.dollars_per_hour_beside(role, cost)?;
-        Some((others * 100.0).ceil() / 100.0)
+        let others = policy.dollars_per_hour_beside(role, cost);
+        seen.others_dollars_per_hour = others.map(|others| (others * 100.0).ceil() / 100.0);
+        seen.is_cost_of_others_unknown = !is_known;
     }
 }

@@ -9,6 +9,7 @@ use ebbtide_harness::{ControlPlane, LwsController, require, until};
 use serde_json::{Value, json};
 
 use super::world::{World, ids, in_service, leader_worker_set, look, pool, size_becomes};
+use crate::lane::faulty::Faulty;
 use crate::programs::EVENT_LIMIT;
 
 fn capacity(world: &World) -> Arc<dyn Capacity> {
@@ -59,6 +60,32 @@ async fn stateful_set_is_raised_by_number_and_lowered_from_its_highest_ordinal()
         assert_eq!(ids(&in_service(&capacity, &pool, 2).await), ids(&three[..2]));
     }
     assert_eq!(world.get("statefulset", "ep").await["spec"]["replicas"], 2, "once");
+}
+
+/// However many go, and however many there are.
+#[tokio::test]
+async fn pods_are_listed_once_for_all_that_go_together() {
+    let world = World::new(require!(ControlPlane::shared().await), "scale-calls", 5).await;
+    let way = Faulty::start(world.client.clone()).await;
+    let capacity: Arc<dyn Capacity> = Arc::new(ScaleCapacity::new(way.client(), &world.space));
+    let pool = pool(STATEFUL_SET);
+    world.create(&stateful_set(&world, 5)).await;
+    let five = in_service(&capacity, &pool, 5).await;
+    way.take_asked();
+    let last: Vec<InstanceId> = five[2..].iter().map(|one| one.id.clone()).collect();
+    capacity.terminate(&pool, &last).await.unwrap();
+    let (pods, set) = (
+        format!("/api/v1/namespaces/{}/pods", world.space),
+        format!("/apis/apps/v1/namespaces/{}/statefulsets/ep", world.space),
+    );
+    let expected = [
+        format!("GET {set}/scale"),
+        format!("GET {set}"),
+        format!("GET {pods}"),
+        format!("PUT {set}/scale"),
+    ];
+    assert_eq!(way.take_asked(), expected);
+    in_service(&capacity, &pool, 2).await;
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use ebbtide_harness::{ControlPlane, LwsController, require, until};
 use serde_json::{Value, json};
 
 use super::world::{World, ids, in_service, leader_worker_set, look, pool, size_becomes};
+use crate::lane::faulty::Faulty;
 use crate::programs::EVENT_LIMIT;
 
 const WORKERS: &str = "provider: workers, workers: {template: ep}";
@@ -93,6 +94,47 @@ async fn each_replica_is_a_set_of_its_own_and_only_the_named_one_goes() {
     })
     .await
     .unwrap();
+}
+
+/// What a decision costs the API server does not grow with the pool.
+#[tokio::test]
+async fn calls_are_as_many_as_the_replicas_that_come_or_go() {
+    let cluster = require!(ControlPlane::shared().await);
+    require!(LwsController::start(&cluster).await);
+    let world = World::new(cluster, "workers-calls", 6).await;
+    let way = Faulty::start(world.client.clone()).await;
+    let capacity: Arc<dyn Capacity> = Arc::new(WorkersCapacity::new(way.client(), &world.space));
+    let pool = pool(WORKERS);
+    world.create(&template(&world, 0)).await;
+    size_becomes(&capacity, &pool, "nothing", |size| size.desired == 0).await;
+    let core = format!("/api/v1/namespaces/{}", world.space);
+    let sets =
+        format!("/apis/leaderworkerset.x-k8s.io/v1/namespaces/{}/leaderworkersets", world.space);
+    way.take_asked();
+    capacity.raise(&pool, 0, 6, 1).await.unwrap();
+    let get = |what: &str| format!("GET {what}");
+    let mut expected = vec![get(&format!("{sets}/ep")), get(&sets), get(&sets)];
+    expected.extend((0..3).map(|_| format!("POST {sets}")));
+    assert_eq!(way.take_asked(), expected);
+    let six = in_service(&capacity, &pool, 6).await;
+    for count in [1, 2] {
+        let going: Vec<Vec<InstanceId>> = (0..count)
+            .map(|number| of_group(&six, &format!("ep-{}", number + count - 1)))
+            .collect();
+        way.take_asked();
+        capacity.terminate(&pool, &going.concat()).await.unwrap();
+        let asked = way.take_asked();
+        let of = |method: &str, start: &str| {
+            let line = format!("{method} {start}");
+            asked.iter().filter(|it| it.starts_with(&line)).count()
+        };
+        assert_eq!(of("GET", &format!("{core}/pods/")), count, "{asked:?}");
+        assert_eq!(of("GET", &format!("{core}/pods")), 2 * count, "one list of each group");
+        assert_eq!(of("GET", &sets), 1 + count, "the template, and each: {asked:?}");
+        assert_eq!(of("DELETE", &sets), count, "{asked:?}");
+        assert_eq!(asked.len(), 4 * count + 1, "{asked:?}");
+    }
+    in_service(&capacity, &pool, 0).await;
 }
 
 #[tokio::test]

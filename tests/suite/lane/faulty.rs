@@ -41,6 +41,7 @@ pub enum Fault {
 pub struct Faulty {
     fault: Arc<Mutex<Fault>>,
     spares_reads: Arc<AtomicBool>,
+    asked: Arc<Mutex<Vec<String>>>,
     pub url: String,
     task: JoinHandle<()>,
 }
@@ -50,6 +51,7 @@ struct Way {
     client: kube::Client,
     fault: Arc<Mutex<Fault>>,
     spares_reads: Arc<AtomicBool>,
+    asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl Faulty {
@@ -59,10 +61,16 @@ impl Faulty {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let fault = Arc::new(Mutex::new(Fault::None));
         let spares_reads = Arc::new(AtomicBool::new(false));
-        let way = Way { client, fault: fault.clone(), spares_reads: spares_reads.clone() };
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        let way = Way {
+            client,
+            fault: fault.clone(),
+            spares_reads: spares_reads.clone(),
+            asked: asked.clone(),
+        };
         let router = Router::new().fallback(pass_on).with_state(way);
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { fault, spares_reads, url, task }
+        Self { fault, spares_reads, asked, url, task }
     }
 
     pub fn set(&self, fault: Fault) {
@@ -74,6 +82,11 @@ impl Faulty {
     pub fn set_for_writes(&self, fault: Fault) {
         self.set(fault);
         self.spares_reads.store(true, Ordering::Relaxed);
+    }
+
+    /// What was asked for since the last time, as `METHOD /path`.
+    pub fn take_asked(&self) -> Vec<String> {
+        std::mem::take(&mut *self.asked.lock().unwrap())
     }
 
     /// A client that goes this way.
@@ -91,6 +104,7 @@ impl Drop for Faulty {
 }
 
 async fn pass_on(State(way): State<Way>, request: Request) -> Response {
+    way.asked.lock().unwrap().push(format!("{} {}", request.method(), request.uri().path()));
     let fault = *way.fault.lock().unwrap();
     let is_spared =
         request.method() == axum::http::Method::GET && way.spares_reads.load(Ordering::Relaxed);
