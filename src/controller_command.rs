@@ -99,9 +99,10 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
     let metrics = Metrics::new()?;
     let cluster = if args.no_kubernetes { None } else { Some(setup::kube_client().await?) };
     let stop = setup::stop_on_signal()?;
-    let Some((policy, policy_source)) = first_policy(&args, cluster.clone(), &stop).await? else {
-        return Ok(ExitCode::SUCCESS);
-    };
+    let status = ControllerStatus::default();
+    let shown = (&metrics, &status);
+    let first = first_policy(&args, cluster.clone(), shown, &stop).await?;
+    let Some((policy, policy_source)) = first else { return Ok(ExitCode::SUCCESS) };
     let aws = aws::load_config(AwsSettings::default()).await;
     let outside = Outside {
         queue: QueueSource::Redis(setup::redis_options(&args.redis.url, &policy)),
@@ -114,7 +115,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
         leader: leader_lease(&args, &policy, cluster),
         signals: Arc::new(RealSources::new(&args.redis.url, &aws, metrics.api_calls.clone())),
         metrics,
-        status: ControllerStatus::default(),
+        status,
         now: wall_clock_now,
     };
     let config = ControllerConfig {
@@ -152,11 +153,13 @@ fn capacity(
 async fn first_policy(
     args: &ControllerArgs,
     cluster: Option<kube::Client>,
+    shown: (&Metrics, &ControllerStatus),
     stop: &CancellationToken,
 ) -> anyhow::Result<Option<(FleetPolicy, PolicySource)>> {
     if let (Some((namespace, name)), Some(client)) = (&args.policy_resource, cluster) {
         let resource = PolicyResource::new(client, namespace, name);
-        let policy = resource.first_policy(wall_clock_now, stop).await;
+        let policy =
+            controller::first_policy(&resource, args.listen, shown, wall_clock_now, stop).await?;
         return Ok(policy.map(|policy| (policy, PolicySource::Resource(Box::new(resource)))));
     }
     let file = args.policy.clone().context("--policy or --policy-resource must be given")?;

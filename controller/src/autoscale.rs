@@ -34,7 +34,7 @@ use crate::journal::{Journal, summarize};
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::observe::{self, Reads};
-use crate::policy_source::PolicyState;
+use crate::policy_source::{PolicyState, Unread};
 use crate::pool_remarks;
 use crate::protection::Protection;
 use crate::retired::Retired;
@@ -43,6 +43,9 @@ use crate::signals::Signals;
 use crate::status::{ControllerStatus, Snapshot};
 use crate::stragglers::{self, Stragglers};
 use crate::trainer::TrainerSizing;
+
+/// How long the policy may be unread before that is a condition: API servers are away for a moment.
+const UNREAD_LIMIT: Duration = Duration::from_mins(1);
 
 /// Shortest time between two ticks of which the second was caused by a hint.
 const HINTED_TICK_MIN: Duration = Duration::from_millis(100);
@@ -306,7 +309,7 @@ impl Autoscaler {
             problems,
             pool_remarks,
             event_problems: Vec::new(),
-            policy_problem: report.policy_unread.or(policy_problem),
+            policy_problem: report.policy_unread.map(|unread| unread.why).or(policy_problem),
             policy_generation,
             scale_decisions: past.scale_decisions,
             last_decision: past.last_decision.clone(),
@@ -334,7 +337,7 @@ struct Report<'a> {
     held: Option<String>,
     problems: Vec<String>,
     policy_problem: Option<String>,
-    policy_unread: Option<String>,
+    policy_unread: Option<Unread>,
     policy_generation: Option<i64>,
 }
 
@@ -342,9 +345,12 @@ impl Report<'_> {
     fn conditions(&self, past: &Past) -> Vec<Condition> {
         let ready = ready_replicas(&self.observation, self.policy.rollout.nodes_per_replica);
         let rollouts = GroupFacts { role: Role::Rollout, plan: self.plan, ready };
+        let unread = self.policy_unread.iter().filter(|it| it.since.elapsed() >= UNREAD_LIMIT);
+        let unread = unread.map(|it| format!("the policy cannot be read: {}", it.why));
+        let problems: Vec<String> = self.problems.iter().cloned().chain(unread).collect();
         conditions::judge(&conditions::Facts {
             groups: std::iter::once(rollouts).chain(past.services.facts()).collect(),
-            problems: &self.problems,
+            problems: &problems,
             policy_problem: self.policy_problem.as_deref(),
         })
     }

@@ -34,7 +34,7 @@ use crate::metrics::Metrics;
 use crate::nodes::{ClusterNodes, NoNodes};
 use crate::policy_source::{PolicySource, PolicyState, watch_policy};
 use crate::reaper::reap_while_leading;
-use crate::resource::report_while_leading;
+use crate::resource::{PolicyResource, report_while_leading};
 use crate::server::{Pulse, Shown, serve};
 use crate::signals::{SignalSources, Signals};
 use crate::status::{ControllerStatus, Snapshot};
@@ -119,6 +119,28 @@ pub enum ControllerError {
         /// What the system said.
         source: std::io::Error,
     },
+}
+
+/// The first valid policy of a resource, however long that takes; `None` when `stop` comes before.
+/// Health checks are answered meanwhile, so that nobody takes the waiting for a hang.
+///
+/// # Errors
+/// Only when the address cannot be listened on.
+pub async fn first_policy(
+    resource: &PolicyResource,
+    address: SocketAddr,
+    (metrics, status): (&Metrics, &ControllerStatus),
+    now: fn() -> UnixMillis,
+    stop: &CancellationToken,
+) -> Result<Option<FleetPolicy>, ControllerError> {
+    let pulse = Pulse::new();
+    let shown = Shown { metrics: metrics.clone(), status: status.clone(), pulse };
+    let server = tokio::spawn(serve(listen(address).await?, shown.clone(), stop.clone()));
+    let policy = resource.first_policy(&shown, now, stop).await;
+    // The address is free again once the task is gone.
+    server.abort();
+    drop(server.await);
+    Ok(policy)
 }
 
 /// Runs the controller until `shutdown`, then gives the leader lease back.

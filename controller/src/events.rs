@@ -253,8 +253,8 @@ impl EventFlow {
         Ok((view, place))
     }
 
-    /// An instance that neither Redis nor the cluster knows. If it leaves a group of ours before it
-    /// ever worked, its lifecycle action must not run into its time limit.
+    /// An instance of which no agent has reported. If it leaves a group of ours before it ever
+    /// worked, its lifecycle action must not run into its time limit.
     async fn attend_unknown(
         &self,
         event: &Event,

@@ -24,11 +24,15 @@ pub(crate) fn why_held(
         let why = "another controller leads".to_owned();
         return Some(Held { why, spares_records: false });
     }
-    if let Some(why) = reads.view.as_ref().ok().and_then(|view| hold_on(view, role)) {
-        return Some(Held { why, spares_records: true });
-    }
-    let why = "mode is observe: plans are recommendations".to_owned();
-    (policy.mode == Mode::Observe).then_some(Held { why, spares_records: true })
+    let why = match &reads.view {
+        Ok(view) => hold_on(view, role),
+        // An operator may have asked for one just now.
+        Err(why) => Some(format!("nobody knows whether {role} is on hold: {why}")),
+    };
+    let is_observed = policy.mode == Mode::Observe;
+    let why =
+        why.or(is_observed.then(|| "mode is observe: plans are recommendations".to_owned()))?;
+    Some(Held { why, spares_records: true })
 }
 
 /// What keeps this action from being carried out, if anything.

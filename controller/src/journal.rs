@@ -132,4 +132,6 @@ impl Stream {
 }
 
 #[cfg(test)]
+mod day;
+#[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ebbtide_core::policy::FleetPolicy;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::resource::PolicyResource;
@@ -46,9 +47,18 @@ pub struct PolicyState {
     /// Why the newest text that was read is not in force.
     pub problem: Option<String>,
     /// Why no text could be read lately; that says nothing about the policy.
-    pub unread: Option<String>,
+    pub unread: Option<Unread>,
     /// The generation of the resource that was read last, in force or not.
     pub generation: Option<i64>,
+}
+
+/// Why no text can be read, and since when.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unread {
+    /// In words.
+    pub why: String,
+    /// Since when.
+    pub since: Instant,
 }
 
 impl PolicyState {
@@ -119,21 +129,21 @@ fn take_over(text: &Result<PolicyText, String>, state: &watch::Sender<PolicyStat
     let text = match text {
         Ok(text) => text,
         Err(problem) => {
-            if state.borrow().unread.is_none() {
+            let since = state.borrow().unread.as_ref().map(|unread| unread.since);
+            if since.is_none() {
                 tracing::warn!(%problem, "policy cannot be read, what was read last counts");
             }
-            state.send_modify(|state| state.unread = Some(problem.clone()));
+            let since = since.unwrap_or_else(Instant::now);
+            let unread = Unread { why: problem.clone(), since };
+            state.send_modify(|state| state.unread = Some(unread));
             return;
         }
     };
     let in_force = state.borrow().policy.clone();
     let generation = text.generation;
-    let outcome = parse(text).and_then(|policy| {
-        if policy.run == in_force.run {
-            return Ok(policy);
-        }
-        let (expected, got) = (&in_force.run, &policy.run);
-        Err(format!("metadata.name must stay {expected} while the controller runs, got {got}"))
+    let outcome = parse(text).and_then(|policy| match fixed(&in_force, &policy) {
+        None => Ok(policy),
+        Some(problem) => Err(format!("{}: {problem}", text.name)),
     });
     match outcome {
         Ok(policy) => {
@@ -153,6 +163,21 @@ fn take_over(text: &Result<PolicyText, String>, state: &watch::Sender<PolicyStat
             });
         }
     }
+}
+
+/// What a policy changes of the one in force although a run keeps it for ever, if it does.
+fn fixed(in_force: &FleetPolicy, policy: &FleetPolicy) -> Option<String> {
+    let stages = |policy: &FleetPolicy| match policy.queue.stages.len() {
+        1 => "[generate]",
+        _ => "[generate, reward]",
+    };
+    let kept = [
+        ("metadata.name", in_force.run.to_string(), policy.run.to_string()),
+        ("spec.queue.shards", in_force.queue.shards.to_string(), policy.queue.shards.to_string()),
+        ("spec.queue.stages", stages(in_force).to_owned(), stages(policy).to_owned()),
+    ];
+    let (key, expected, got) = kept.into_iter().find(|(_, expected, got)| expected != got)?;
+    Some(format!("{key} must stay {expected} while the run lasts, got {got}"))
 }
 
 #[cfg(test)]
@@ -193,13 +218,21 @@ spec:
         take_over(Ok(text("another", 7)));
         assert_eq!(max(), 6);
         assert!(problem().is_some_and(|problem| problem.contains("must stay run")));
+        take_over(Ok(text("run", 8).replace("spec:", "spec:\n  queue: {shards: 8}")));
+        assert_eq!(max(), 6);
+        let refused = problem().expect("refused");
+        assert!(refused.contains("spec.queue.shards must stay 4 while the run lasts, got 8"));
         let of_two_nodes = text("run", 4).replace("maxReplicas", "nodesPerReplica: 2, maxReplicas");
         take_over(Ok(of_two_nodes));
         assert_eq!(max(), 6, "what cannot be run is not put into force");
         let refused = problem();
         take_over(Err("no such file"));
         assert_eq!((max(), problem()), (6, refused), "what was read last counts");
-        assert_eq!(seen.borrow().unread.as_deref(), Some("no such file"));
+        let unread = seen.borrow().unread.clone().expect("told");
+        assert_eq!(unread.why, "no such file");
+        take_over(Err("permission denied"));
+        let later = seen.borrow().unread.clone().expect("told");
+        assert_eq!((later.why.as_str(), later.since), ("permission denied", unread.since));
         take_over(Ok(text("run", 6)));
         assert_eq!((max(), problem()), (6, None), "the old text is well again");
         assert_eq!(seen.borrow().unread, None);

@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::report::report_while_leading;
 use self::report::{Reporter, Standing};
 use crate::policy_source::{PolicyText, parse};
+use crate::server::Shown;
+use crate::status::Snapshot;
 
 /// Longest time of one call.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
@@ -75,16 +77,18 @@ impl PolicyResource {
     }
 
     /// The first valid policy of the resource, however long that takes; `None` when `stop` comes
-    /// before. What is wrong until then stands in the status: there is no leader yet, and whoever
-    /// else waits writes the same.
-    pub async fn first_policy(
+    /// before. What is wrong until then stands in `shown` and in the status of the resource, unless
+    /// a leader has judged the same text there.
+    pub(crate) async fn first_policy(
         &self,
+        shown: &Shown,
         now: fn() -> UnixMillis,
         stop: &CancellationToken,
     ) -> Option<FleetPolicy> {
         let mut reporter = Reporter::default();
         let mut last_problem = String::new();
         loop {
+            shown.pulse.beat(LOOK_EVERY);
             let text = self.read().await;
             let generation = text.as_ref().ok().and_then(|text| text.generation);
             match text.and_then(|text| parse(&text)) {
@@ -93,6 +97,8 @@ impl PolicyResource {
                     if problem != last_problem {
                         tracing::error!(%problem, "there is no valid policy yet");
                     }
+                    let problems = vec![problem.clone()];
+                    shown.status.replace(Snapshot { problems, ..Snapshot::default() });
                     if generation.is_some() {
                         let standing = Standing::refused(&problem, generation);
                         reporter.publish(self, &standing, now()).await;

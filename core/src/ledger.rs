@@ -20,6 +20,9 @@ use crate::time::UnixMillis;
 /// A longer time between two looks is told: what the fleet was meanwhile is not known.
 const WATCHED_LIMIT: Duration = Duration::from_mins(6);
 
+/// Most time that one look makes up for: a clock may be wrong for a moment, by years.
+const MADE_UP_LIMIT: Duration = Duration::from_hours(24);
+
 /// What a run has come to. Flat, so that it lies in Redis as a record of plain fields.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Ledger {
@@ -94,8 +97,7 @@ impl Ledger {
         let sizes: Option<Vec<&PoolSize>> =
             seen.pools.iter().map(|pool| pool.size.known()).collect();
         let Some(sizes) = sizes else { return };
-        let passed = seen.now.since(self.counted_to);
-        self.counted_to = self.counted_to.max(seen.now);
+        let passed = count_to(&mut self.counted_to, seen.now);
         let seconds = passed.as_secs_f64();
         if passed > WATCHED_LIMIT {
             self.unwatched_seconds += seconds;
@@ -131,9 +133,8 @@ impl Ledger {
     pub fn count_services(&mut self, pools: &[(Option<f64>, &PoolView)], now: UnixMillis) {
         let sized = pools.iter().map(|(price, view)| Some((*price, view.size.known()?)));
         let Some(sized) = sized.collect::<Option<Vec<_>>>() else { return };
-        let since = self.services_counted_to.unwrap_or(now);
-        self.services_counted_to = Some(since.max(now));
-        let seconds = now.since(since).as_secs_f64();
+        let counted_to = self.services_counted_to.get_or_insert(now);
+        let seconds = count_to(counted_to, now).as_secs_f64();
         for (price, size) in sized {
             let node_seconds = paid_nodes(size) * seconds;
             match price {
@@ -272,6 +273,16 @@ impl Ledger {
 fn cheapest(terms: &SizingTerms, market: Market) -> Option<f64> {
     let pools = terms.pools.iter().filter(|pool| pool.market == market);
     pools.filter_map(|pool| pool.dollars_per_node_hour).reduce(f64::min)
+}
+
+/// How much time there is to count at `now`; what it was counted to before is moved there. A clock
+/// that has gone far back, or ahead, adds no more than a day.
+fn count_to(counted_to: &mut UnixMillis, now: UnixMillis) -> Duration {
+    let passed = now.since(*counted_to).min(MADE_UP_LIMIT);
+    if now > *counted_to || counted_to.since(now) > WATCHED_LIMIT {
+        *counted_to = now;
+    }
+    passed
 }
 
 /// Nodes that cost something.

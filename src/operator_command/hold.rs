@@ -28,8 +28,8 @@ Examples:
   ebbtide hold rollout --release --run grpo-7b
 
 While a hold lasts, the controller plans, journals and shows what it would do, and adds, drains and
-terminates nothing of that worker group. What AWS announces is acted on as ever, by agents and
-controller. The controller sizes rollouts; a hold of another group alone changes nothing yet.
+terminates nothing of that worker group; the others go on. What AWS announces is acted on as ever,
+by agents and controller.
 
 Exit code: 0 done; 2 for wrong usage or a run out of reach.";
 

@@ -12,7 +12,7 @@ use ebbtide_core::time::whole_millis;
 use ebbtide_queue::control::{DrainState, HoldRecord, TrainerPhase};
 
 use super::*;
-use world::{DirectWorker, Told, World, policy};
+use world::{DirectWorker, Told, World, paused_clock, policy};
 
 #[tokio::test(start_paused = true)]
 async fn empty_buffer_raises_the_fleet() {
@@ -130,6 +130,34 @@ async fn hold_stops_actuation_until_it_ends() {
     assert_eq!(world.provider.nodes().len(), 1);
     assert!(world.snapshot().held.as_deref().is_some_and(|held| held.contains("maintenance")));
     world.until("four nodes work", async || world.ready_nodes().await == 4).await;
+}
+
+/// A hold that cannot be read stands, whether it was read before or not.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_carried_out_while_nobody_knows_whether_there_is_a_hold() {
+    let world = World::start(policy("act")).await;
+    world.until("the minimum runs", async || world.ready_nodes().await == 1).await;
+    world.port.hides_records.store(true, Ordering::Relaxed);
+    let now = paused_clock();
+    let hold = HoldRecord {
+        role: "rollout".to_owned(),
+        until: now.plus(Duration::from_secs(600)),
+        reason: "maintenance".to_owned(),
+        who: "operator".to_owned(),
+    };
+    world.queue.put_hold(hold).await.expect("memory");
+    world.enqueue_groups(0..40).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let snapshot = world.snapshot();
+    assert!(!snapshot.actions.is_empty(), "what is known asks for more: {snapshot:?}");
+    assert_eq!(world.provider.nodes().len(), 1);
+    let why = "nobody knows whether rollout is on hold: redis test is not reachable";
+    assert!(snapshot.held.as_deref().is_some_and(|held| held.contains(why)), "{snapshot:?}");
+    world.port.hides_records.store(false, Ordering::Relaxed);
+    let is_read =
+        async || world.snapshot().held.as_deref().is_some_and(|held| held.contains("maintenance"));
+    world.until("the hold is read", is_read).await;
+    assert_eq!(world.provider.nodes().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -34,8 +34,8 @@ pub(super) fn place_in_records(instance: &InstanceId, view: &ControlView) -> Opt
     record_of_instance(view, instance).map(Place::of)
 }
 
-/// The place of an instance among the nodes of the cluster; `None` when it has no such node. A node
-/// whose agent has never reported is a replica of its own.
+/// The place of an instance that did not tell its id, by its node in the cluster; `None` when it has
+/// no such node. A node whose agent has never reported is somebody else's, as far as anybody knows.
 ///
 /// # Errors
 /// The API server does not answer.
@@ -45,10 +45,7 @@ pub(super) async fn place_in_cluster(
     nodes: &Arc<dyn ClusterNodes>,
 ) -> Result<Option<Place>, NodeError> {
     let Some(node) = nodes.find(instance).await? else { return Ok(None) };
-    Ok(Some(match record_of_node(view, &node) {
-        Some(record) => Place::of(record),
-        None => Place { replica: (&node).into(), node, market: None },
-    }))
+    Ok(record_of_node(view, &node).map(Place::of))
 }
 
 /// The record of the node that says that it is this instance.

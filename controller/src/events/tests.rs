@@ -6,6 +6,7 @@ mod scene;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
+use ebbtide_core::ids::NodeName;
 use ebbtide_queue::control::{DrainReason, DrainState};
 
 use self::bodies::{health, rebalance, spot, spot_at, state_change};
@@ -251,6 +252,19 @@ async fn node_is_found_by_its_instance_among_those_of_the_cluster() {
     assert!(scene.drain_of(&node).await.is_some());
     assert!(scene.cluster.mark_of(&node).is_some());
     assert_eq!(scene.world.drains().await.len(), 1, "and no other");
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_of_the_cluster_that_never_reported_is_left_alone() {
+    let scene = Scene::start("rebalance: drain").await;
+    let node: NodeName = "of-others".parse().expect("valid");
+    let instance = InstanceId("i-0abc".to_owned());
+    scene.cluster.add(node.clone(), instance.clone());
+    scene.inbox.send(spot(&instance));
+    scene.inbox.send(rebalance(&instance));
+    scene.until_empty().await;
+    assert!(scene.cluster.mark_of(&node).is_none() && scene.world.drains().await.is_empty());
+    assert!(scene.counts(r#"ebbtide_events_unknown_instance_total{role="rollout"} 2"#));
 }
 
 /// Case 55.

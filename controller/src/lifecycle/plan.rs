@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ebbtide_core::scale::SILENCE_LIMIT;
 use ebbtide_core::time::UnixMillis;
-use ebbtide_queue::control::{DrainRecord, LifecycleRecord, NodeRecord, NodeState};
+use ebbtide_queue::control::{DrainRecord, LifecycleRecord, NodeRecord, NodeRole, NodeState};
 
 /// Time limit of a hook that could not be asked: the least that AWS allows.
 const LEAST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -81,6 +81,8 @@ pub(super) enum Awaited {
     /// Holders on the node have leases, or may have: of a silent agent, or of a worker that leases
     /// straight from the queue.
     Leases,
+    /// Its agent is silent, and only that knows what it works on.
+    Agent,
     /// It is not clear which node it is.
     Node,
 }
@@ -90,9 +92,12 @@ pub(super) fn plan_lifecycle(facts: &LifecycleFacts<'_>) -> LifecyclePlan {
     let by_action = facts.action.seen_at.plus(facts.asg_deadline);
     let deadline = facts.drain.map_or(by_action, |drain| drain.deadline);
     let awaited = match facts.node {
-        NodeSeen::Absent => return LifecyclePlan::Complete(End::NodeUnknown),
+        // An agent that has just begun, or whose records were lost, has time to report.
+        NodeSeen::Absent if facts.now.since(facts.action.seen_at) > SILENCE_LIMIT => {
+            return LifecyclePlan::Complete(End::NodeUnknown);
+        }
         _ if facts.now >= deadline => return LifecyclePlan::Complete(End::DeadlinePassed),
-        NodeSeen::Unclear => Awaited::Node,
+        NodeSeen::Absent | NodeSeen::Unclear => Awaited::Node,
         NodeSeen::Record(node) => match judge_node(node, facts) {
             Ok(end) => return LifecyclePlan::Complete(end),
             Err(_) if facts.drain.is_none() => {
@@ -114,6 +119,8 @@ fn judge_node(node: &NodeRecord, facts: &LifecycleFacts<'_>) -> Result<End, Awai
     let is_silent = is_silent(node, facts.now);
     let is_empty = facts.leased == Some(0);
     match (node.state, node.pods_left) {
+        // Leases are not all that others work on: a checkpoint, or sessions of an environment.
+        _ if is_silent && node.role != NodeRole::Rollout => Err(Awaited::Agent),
         _ if is_silent && is_empty => Ok(End::SilentAndEmpty),
         _ if is_silent => Err(Awaited::Leases),
         (NodeState::Drained, None) => Err(Awaited::Pods),
@@ -152,6 +159,7 @@ impl fmt::Display for Awaited {
             Self::Evictions { pods } => write!(f, "{pods} pods have to leave"),
             Self::Pods => write!(f, "its agent has not seen its pods yet"),
             Self::Leases => write!(f, "the queue has leases of it, or does not say"),
+            Self::Agent => write!(f, "its agent is silent, and may have work that is not leased"),
             Self::Node => write!(f, "it is not clear which node it is"),
         }
     }
@@ -301,6 +309,21 @@ mod tests {
         assert_eq!(absent, LifecyclePlan::Complete(End::NodeUnknown));
         let unclear = plan_of(&busy, |facts| facts.node = NodeSeen::Unclear);
         assert_eq!(unclear, LifecyclePlan::Wait(Awaited::Node));
+        let young = plan_of(&busy, |facts| {
+            (facts.node, facts.now) = (NodeSeen::Absent, NOW.minus(seconds(10)));
+        });
+        assert_eq!(young, LifecyclePlan::Wait(Awaited::Node), "its agent may be about to report");
+    }
+
+    /// A checkpoint and the sessions of an environment are no leases.
+    #[test]
+    fn silent_node_whose_work_is_not_leased_waits_for_its_agent_or_the_deadline() {
+        for role in [NodeRole::Trainer, NodeRole::Environment, NodeRole::Reward] {
+            let silent = NodeRecord { role, ..node(NodeState::Draining, Some(0), 60) };
+            assert_eq!(plan_of(&silent, |_| {}), LifecyclePlan::Wait(Awaited::Agent), "{role:?}");
+            let late = plan_of(&silent, |facts| facts.now = NOW.plus(seconds(60)));
+            assert_eq!(late, LifecyclePlan::Complete(End::DeadlinePassed));
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use ebbtide_core::ids::NodeName;
 use ebbtide_core::policy::Market;
 use ebbtide_queue::control::{DrainProgress, DrainState};
 
@@ -11,6 +12,7 @@ use crate::controller::EventParts;
 use crate::controller::tests::world::{DirectWorker, Told, World, policy_with};
 use crate::events::memory::MemoryEventQueue;
 use crate::events::tests::bodies;
+use crate::nodes::MemoryNodes;
 
 const GROUP: &str = "rollout-a";
 
@@ -19,16 +21,18 @@ struct Scene {
     world: World,
     inbox: MemoryEventQueue,
     hooks: MemoryHooks,
+    cluster: MemoryNodes,
     leaving: LocalNode,
 }
 
 impl Scene {
     async fn start(mode: &str, drain: &str) -> Self {
         let (inbox, hooks) = (MemoryEventQueue::default(), MemoryHooks::default());
+        let cluster = MemoryNodes::default();
         let parts = EventParts {
             inbox: Some(Arc::new(inbox.clone())),
+            nodes: Arc::new(cluster.clone()),
             hooks: Arc::new(hooks.clone()),
-            ..EventParts::default()
         };
         let world = World::start_with(policy_with(mode, drain), parts).await;
         if mode == "act" {
@@ -46,7 +50,7 @@ impl Scene {
         });
         hooks.add_hook(GROUP, hook("drain", 60));
         hooks.hold(leaving.instance.clone(), GROUP);
-        Self { world, inbox, hooks, leaving }
+        Self { world, inbox, hooks, cluster, leaving }
     }
 
     fn send(&self) {
@@ -189,6 +193,9 @@ async fn instance_that_never_worked_is_let_go_and_one_of_others_is_left_alone() 
     let (young, foreign) = (InstanceId("i-0001".into()), InstanceId("i-0002".into()));
     scene.hooks.hold(young.clone(), GROUP);
     scene.hooks.hold(foreign.clone(), "others");
+    // Of another run in the same cluster.
+    let node: NodeName = "foreign".parse().expect("valid");
+    scene.cluster.add(node.clone(), foreign.clone());
     scene.inbox.send(bodies::lifecycle(&young, GROUP, "token-3"));
     scene.inbox.send(bodies::lifecycle(&foreign, "others", "token-4"));
     scene.until_completed().await;
@@ -197,6 +204,7 @@ async fn instance_that_never_worked_is_let_go_and_one_of_others_is_left_alone() 
     let completed: Vec<String> =
         scene.hooks.completed().into_iter().map(|action| action.instance_id).collect();
     assert_eq!(completed, [young.0]);
+    assert!(scene.cluster.mark_of(&node).is_none() && scene.world.drains().await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,10 +1,12 @@
 //! Metrics that every worker group has: what it has to do, and its size.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ebbtide_core::observation::{Observation, ReplicaState};
 use ebbtide_core::policy::FleetPolicy;
 use ebbtide_core::scale::{Action, Reason, ScalePlan, SizingTerms};
+use ebbtide_core::time::UnixMillis;
 use prometheus::{Gauge, GaugeVec, IntCounterVec};
 
 use super::{CapacityMetrics, Maker, to_gauge};
@@ -15,6 +17,8 @@ pub(crate) struct GroupMetrics {
     queue_depth: Gauge,
     in_flight: Gauge,
     age: GaugeVec,
+    /// When each signal was last known, or first asked for, on the controller's clock.
+    known_at: Arc<Mutex<BTreeMap<&'static str, UnixMillis>>>,
     errors: IntCounterVec,
     desired: Gauge,
     min: Gauge,
@@ -34,9 +38,10 @@ impl GroupMetrics {
             in_flight: make.gauge("in_flight", "Units in flight; NaN when unknown.")?,
             age: make.gauges(
                 "signal_age_seconds",
-                "Age of a signal that is known.",
+                "Age of what is known of a signal; it grows while nothing is read.",
                 &["signal"],
             )?,
+            known_at: Arc::default(),
             errors: make.counters(
                 "signal_errors_total",
                 "Ticks at which a signal was unknown.",
@@ -112,12 +117,17 @@ impl GroupMetrics {
             ("trainer", observation.trainer.age(), true),
             ("replicas", observation.replicas.age(), true),
         ];
+        let now = observation.now;
+        let mut known_at = self.known_at.lock().unwrap_or_else(PoisonError::into_inner);
         for (signal, age, _) in ages.into_iter().filter(|(_, _, is_wanted)| *is_wanted) {
+            let known = known_at.entry(signal).or_insert(now);
             match age {
-                Some(age) => self.age.with_label_values(&[signal]).set(age.as_secs_f64()),
+                Some(age) => *known = now.minus(age),
                 None => self.errors.with_label_values(&[signal, "unknown"]).inc(),
             }
+            self.age.with_label_values(&[signal]).set(now.since(*known).as_secs_f64());
         }
+        drop(known_at);
         if observation.pools.iter().any(|pool| pool.size.known().is_none()) {
             self.errors.with_label_values(&["pool_size", "unknown"]).inc();
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ebbtide_core::scale::Role;
 use ebbtide_core::time::UnixMillis;
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{PolicyResource, Told};
@@ -15,6 +16,9 @@ use crate::status::{ControllerStatus, Snapshot};
 
 /// Least time between two writes.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
+
+/// How long what was read of the resource counts: it may have been made anew, or restored, since.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Conflicts in a row that are answered by another try.
 const CONFLICTS_LIMIT: usize = 4;
@@ -195,15 +199,25 @@ impl Standing {
             })
             .collect();
         let mut patch = self.fields.clone();
+        let of_leaders = before["conditions"].as_array().filter(|_| self.leader == 0);
+        let is_other = |stood: &&Value| {
+            self.conditions.iter().all(|condition| stood["type"] != condition.kind.as_str())
+        };
+        let others = of_leaders.into_iter().flatten().filter(is_other).cloned();
+        let conditions: Vec<Value> = conditions.into_iter().chain(others).collect();
         patch.insert("conditions".to_owned(), json!(conditions));
         patch.insert("observedGeneration".to_owned(), json!(self.generation));
         Value::Object(patch)
     }
 
-    /// Whether a newer leader has written this status.
+    /// Whether a newer leader has written this status; to one who waits for a policy that is any
+    /// leader who has judged the same text.
     fn is_outdated(&self, before: &Value) -> bool {
         let newest = before["leaderGeneration"].as_u64().unwrap_or(0);
-        self.leader != 0 && self.leader < newest
+        match self.leader {
+            0 => newest > 0 && before["observedGeneration"].as_i64() == self.generation,
+            own => own < newest,
+        }
     }
 
     /// What has changed for whoever follows events. What was well from the beginning is no news.
@@ -240,6 +254,7 @@ struct Stands {
     status: Value,
     uid: Option<String>,
     version: String,
+    read_at: Instant,
 }
 
 impl Stands {
@@ -248,7 +263,7 @@ impl Stands {
         let object = object.ok_or_else(|| format!("{resource} does not exist"))?;
         let text = |name: &str| object["metadata"][name].as_str().map(str::to_owned);
         let (uid, version) = (text("uid"), text("resourceVersion").unwrap_or_default());
-        Ok(Self { status: object["status"].clone(), uid, version })
+        Ok(Self { status: object["status"].clone(), uid, version, read_at: Instant::now() })
     }
 }
 
@@ -286,7 +301,8 @@ impl Reporter {
         now: UnixMillis,
     ) -> Result<(), String> {
         for _ in 0..CONFLICTS_LIMIT {
-            let stands = match self.stands.take() {
+            let stands = self.stands.take().filter(|it| it.read_at.elapsed() < LOOK_AGAIN);
+            let stands = match stands {
                 Some(stands) => stands,
                 None => Stands::read(resource).await?,
             };
@@ -302,7 +318,8 @@ impl Reporter {
             };
             // Somebody was first, with another policy or under a newer leadership.
             let Some(version) = version else { continue };
-            self.stands = Some(Stands { status: after, uid: stands.uid.clone(), version });
+            let (uid, read_at) = (stands.uid.clone(), stands.read_at);
+            self.stands = Some(Stands { status: after, uid, version, read_at });
             for told in standing.news(&stands.status) {
                 resource.tell(told, stands.uid.clone(), now).await?;
             }

@@ -90,6 +90,22 @@ fn unknown_size_is_made_up_for_and_a_long_absence_is_told() {
     assert!(ledger.to_lines().join("\n").contains("nobody looked for 130 min"));
 }
 
+/// A clock that is a year ahead for one look.
+#[test]
+fn step_of_the_clock_costs_a_day_at_most_and_counting_goes_on() {
+    let mut world = world();
+    let mut ledger = Ledger::begin(world.seen.now);
+    count(&mut ledger, &mut world, HOUR);
+    let (hour, right) = (ledger.dollars(), world.seen.now);
+    world.pass(HOUR * 24 * 365);
+    ledger.count(&world.terms, &world.seen, None, None);
+    assert_near(ledger.dollars(), hour * 25.0);
+    world.seen.now = right;
+    ledger.count(&world.terms, &world.seen, None, None);
+    count(&mut ledger, &mut world, HOUR);
+    assert_near(ledger.dollars(), hour * 26.0);
+}
+
 #[test]
 fn verified_are_updates_whose_groups_the_queue_has_seen_acknowledged() {
     let mut world = world();

@@ -4,11 +4,15 @@
 //! its way in for longer than a launch may take is stuck and no longer counted on; one that has
 //! been in service for [`JOIN_LIMIT`] without a word never joined. While the records cannot be
 //! read, nobody knows who reported: that time does not count.
+//!
+//! What was there before anything was asked for here may be at work for somebody else, whose nodes
+//! have no agent: such *strangers* are counted on no more than others that never joined, and left
+//! alone.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use super::bench::LAUNCH_LIMIT;
+use super::bench::{LAUNCH_LIMIT, PoolMemory};
 use crate::ids::NodeName;
 use crate::observation::{InstanceId, InstanceState, InstanceView, Observation};
 use crate::policy::PoolName;
@@ -33,6 +37,8 @@ struct Arrival {
     state: InstanceState,
     /// Since when it is in that state, as far as that was seen.
     since: UnixMillis,
+    /// Whether it came before anything was asked for here.
+    is_stranger: bool,
 }
 
 impl Arrival {
@@ -49,19 +55,30 @@ pub(super) struct Late {
     pub stuck: Vec<InstanceId>,
     /// In service for long, and their nodes never reported.
     pub never_joined: Vec<InstanceId>,
+    /// The same of those that were there before anything was asked for here.
+    pub strangers: Vec<InstanceId>,
 }
 
 impl Late {
     /// Instances that are not counted on.
     pub fn nodes(&self) -> u32 {
-        u32::try_from(self.stuck.len() + self.never_joined.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.stuck.len() + self.unjoined()).unwrap_or(u32::MAX)
+    }
+
+    /// How many are in service for long, and never reported.
+    pub fn unjoined(&self) -> usize {
+        self.never_joined.len() + self.strangers.len()
     }
 }
 
 impl Arrivals {
-    /// What is waited for after one more look.
+    /// What is waited for after one more look at these pools.
     #[must_use]
-    pub fn advance(&self, observation: &Observation) -> Self {
+    pub fn advance(
+        &self,
+        observation: &Observation,
+        pools: &BTreeMap<PoolName, PoolMemory>,
+    ) -> Self {
         let now = observation.now;
         let Some(reported) = Reported::of(observation) else { return self.unread(now) };
         let (mut waiting, mut count, mut joined) = (BTreeMap::new(), 0_u64, 0_u64);
@@ -71,6 +88,8 @@ impl Arrivals {
                 waiting.extend(own.map(|(id, arrival)| (id.clone(), arrival.clone())));
                 continue;
             };
+            let may_have_asked =
+                pools.get(&view.name).is_some_and(|pool| pool.writer.may_have_asked());
             for instance in size.counted() {
                 let before = self.waiting.get(&instance.id);
                 if reported.has(instance) {
@@ -78,11 +97,16 @@ impl Arrivals {
                     joined += u64::from(before.is_some());
                     continue;
                 }
+                // What is on its way at the first look works for nobody yet.
+                let is_new = self.reported.is_none() && instance.state == InstanceState::Pending;
+                let is_stranger =
+                    before.map_or(!may_have_asked && !is_new, |before| before.is_stranger);
                 let before = before.filter(|before| before.state == instance.state);
                 let arrival = Arrival {
                     pool: view.name.clone(),
                     state: instance.state,
                     since: before.map_or(now, |before| before.since),
+                    is_stranger,
                 };
                 waiting.insert(instance.id.clone(), arrival);
             }
@@ -93,7 +117,8 @@ impl Arrivals {
     }
 
     /// Nobody knows who has reported: those in service may have, all the while.
-    fn unread(&self, now: UnixMillis) -> Self {
+    #[must_use]
+    pub fn unread(&self, now: UnixMillis) -> Self {
         let mut next = self.clone();
         for arrival in next.waiting.values_mut() {
             if arrival.state == InstanceState::InService {
@@ -118,7 +143,12 @@ impl Arrivals {
                     late.entry(arrival.pool.clone()).or_default().stuck.push(id.clone());
                 }
                 InstanceState::InService if waited >= JOIN_LIMIT => {
-                    late.entry(arrival.pool.clone()).or_default().never_joined.push(id.clone());
+                    let late = late.entry(arrival.pool.clone()).or_default();
+                    let ids = match arrival.is_stranger {
+                        true => &mut late.strangers,
+                        false => &mut late.never_joined,
+                    };
+                    ids.push(id.clone());
                 }
                 _ => {}
             }

@@ -16,7 +16,7 @@ use super::removal::{Removal, is_asked, is_free};
 use super::terms::SizingTerms;
 use crate::ids::{NodeName, ReplicaId};
 use crate::observation::{
-    DrainPurpose, DrainStage, DrainView, InstanceId, NodeView, Observation, ReplicaState,
+    DrainPurpose, DrainStage, DrainView, InstanceId, NodeView, Observation, PoolSize, ReplicaState,
     ReplicaView,
 };
 use crate::policy::{Market, PoolName};
@@ -77,20 +77,48 @@ pub(super) fn discard_unjoined(
 ) {
     let mut left = at(terms.max_changes_per_tick);
     for pool in &census.pools {
-        let Some(late) = late.get(&pool.terms.name).filter(|late| !late.never_joined.is_empty())
-        else {
+        let Some(late) = late.get(&pool.terms.name).filter(|late| late.unjoined() > 0) else {
             continue;
         };
-        let (pool, spare) = (pool.terms.name.clone(), at(pool.spare_nodes));
-        let instances = u32::try_from(late.never_joined.len()).unwrap_or(u32::MAX);
+        let (pool_size, spare) = (pool.size, at(pool.spare_nodes));
+        let pool = pool.terms.name.clone();
+        let count = |ids: &[InstanceId]| u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        if !late.strangers.is_empty() {
+            let (pool, instances) = (pool.clone(), count(&late.strangers));
+            reasons.push(CapacityReason::Strangers { pool, instances }.into());
+        }
+        if late.never_joined.is_empty() {
+            continue;
+        }
+        let instances = count(&late.never_joined);
         reasons.push(CapacityReason::NeverJoined { pool: pool.clone(), instances }.into());
-        let instances = late.never_joined.iter().take(spare.min(left)).cloned();
-        let instances: Vec<InstanceId> = instances.collect();
-        left -= instances.len();
+        let mut instances: Vec<InstanceId> = Vec::new();
+        for change in changes(pool_size, &late.never_joined) {
+            if left > 0 && instances.len() + change.len() <= spare {
+                left -= 1;
+                instances.extend(change);
+            }
+        }
         if !instances.is_empty() {
             actions.push(Action::Discard { pool, instances });
         }
     }
+}
+
+/// What of these instances can go in one change each: a single one, or a group of which no node
+/// has joined. Where some have, that group is judged as a replica that lacks nodes.
+fn changes(size: &PoolSize, unjoined: &[InstanceId]) -> Vec<Vec<InstanceId>> {
+    let mut members = BTreeMap::<&str, Vec<InstanceId>>::new();
+    let mut singles = Vec::new();
+    for instance in size.counted() {
+        match &instance.group {
+            Some(group) => members.entry(group).or_default().push(instance.id.clone()),
+            None if unjoined.contains(&instance.id) => singles.push(vec![instance.id.clone()]),
+            None => {}
+        }
+    }
+    let is_whole = |group: &Vec<InstanceId>| group.iter().all(|id| unjoined.contains(id));
+    singles.into_iter().chain(members.into_values().filter(is_whole)).collect()
 }
 
 fn at(number: u32) -> usize {

@@ -26,6 +26,10 @@ use crate::observation::{FailureKind, InstanceId, Observation};
 use crate::policy::PoolName;
 use crate::time::UnixMillis;
 
+/// Longest time between two looks in which nobody can have reported without being seen: after a
+/// longer one, or when the clock has made a step, instances have their time to join anew.
+const LOOK_GAP: Duration = Duration::from_mins(5);
+
 /// Share of the starts that are over within the time that is planned with.
 const STARTUP_SHARE: f64 = 0.9;
 
@@ -146,6 +150,7 @@ impl ScaleMemory {
         let pool = self.pools.entry(name.clone()).or_default();
         pool.writer.note_asked(asked.filter(|_| is_done));
         let Action::Raise { from, to, .. } = action else { return };
+        pool.writer.note_tried();
         match result {
             ActionResult::Done => {
                 pool.writer.note_raised(self.planned_at);
@@ -170,6 +175,9 @@ impl ScaleMemory {
 
     /// Takes in one more observation.
     pub(super) fn look(&mut self, terms: &SizingTerms, observation: &Observation) -> Look {
+        if observation.now.since(self.planned_at) > LOOK_GAP {
+            self.arrivals = self.arrivals.unread(observation.now);
+        }
         self.look_at_pools(observation);
         let bottleneck = self.look_at_run(terms, observation);
         let terms = self.learned(terms, observation);
@@ -243,12 +251,12 @@ impl ScaleMemory {
         observation: &Observation,
     ) -> BTreeMap<PoolName, Late> {
         let now = observation.now;
-        self.arrivals = self.arrivals.advance(observation);
+        self.arrivals = self.arrivals.advance(observation, &self.pools);
         let late = self.arrivals.late(now);
         for (name, pool) in &mut self.pools {
             pool.note_stuck(late.get(name).map_or(0, |late| late.stuck.len()), now);
         }
-        let unjoined = late.values().map(|late| late.never_joined.len()).sum();
+        let unjoined = late.values().map(Late::unjoined).sum();
         self.breaker.look(self.arrivals.joins(), unjoined, terms.startup, now);
         late
     }

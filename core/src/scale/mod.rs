@@ -61,6 +61,7 @@ pub use self::trainer::{
     TrainerAction, TrainerMemory, TrainerPlan, TrainerReason, TrainerTerms, plan_trainer,
 };
 
+use self::arrivals::Late;
 use self::census::{Census, take_census};
 use self::deadline::Urgency;
 use self::demand::{judge_demand, whole};
@@ -201,7 +202,7 @@ fn act(
     memory.swap.plan(&view, may_begin, &mut actions, reasons);
     reserved::leave_ending(census, &mut actions, reasons);
     spending::drain_unpaid(terms, census, &mut actions, reasons);
-    let late = look.late.values().map(|late| late.never_joined.len()).sum::<usize>();
+    let late = look.late.values().map(Late::unjoined).sum::<usize>();
     if terms.role.is_rollout() || !census.replicas.is_empty() {
         leaving::discard_unjoined(terms, census, &look.late, &mut actions, reasons);
     } else if late > 0 {

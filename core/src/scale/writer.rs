@@ -16,6 +16,8 @@ const CONFLICT_WINDOW: Duration = Duration::from_secs(300);
 pub(super) struct WriterMemory {
     /// The size that was last asked for and granted.
     asked: Option<u32>,
+    /// Whether more was ever asked for, whatever became of it.
+    has_tried: bool,
     /// Looks in a row that showed another size.
     strange_looks: u32,
     /// When a size was last asked for although another was found than before.
@@ -38,6 +40,16 @@ impl WriterMemory {
     /// that shows the size ends a row of strange ones: asking again and again does not.
     pub fn note_asked(&mut self, asked: Option<u32>) {
         self.asked = asked;
+    }
+
+    /// More was asked for, whatever became of it.
+    pub fn note_tried(&mut self) {
+        self.has_tried = true;
+    }
+
+    /// Whether what comes into the pool may have been asked for here.
+    pub fn may_have_asked(&self) -> bool {
+        self.has_tried || self.asked.is_some()
     }
 
     /// More was asked for and granted at `now`.

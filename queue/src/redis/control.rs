@@ -1,6 +1,7 @@
 //! The control keys on Redis: flat hashes, each listed in an index of its kind.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ebbtide_core::ids::ReplicaId;
 use ebbtide_core::time::{UnixMillis, whole_millis};
@@ -17,6 +18,9 @@ use crate::control::{
 };
 
 /// Kinds of records that come in any number; each has an index `{r:c}:<kind>s`.
+/// For how long a hold that cannot be read counts, from each look on.
+const UNREAD_HOLD: Duration = Duration::from_mins(1);
+
 const KINDS: [&str; 6] = ["node", "drain", "engine", "hold", "lifecycle", "straggler"];
 /// Records of which there is one, and that concern every replica.
 const SINGLES: [&str; 3] = ["trainer", "version", "reaper"];
@@ -312,9 +316,22 @@ async fn read(port: &RedisPort, wanted: &[(&str, String)]) -> Result<ControlView
         // One record that another version wrote, or a person, must not hide all the others.
         if let Err(error) = add_to_view(&mut view, kind, fields) {
             tracing::warn!(key, %error, "control record is left out");
+            if *kind == "hold" {
+                view.holds.push(unread_hold(key, &error, view.now));
+            }
         }
     }
     Ok(view)
+}
+
+/// A hold that nobody understands holds, until it can be read.
+fn unread_hold(key: &str, error: &QueueError, now: UnixMillis) -> HoldRecord {
+    HoldRecord {
+        role: key.rsplit(':').next().unwrap_or_default().to_owned(),
+        until: now.plus(UNREAD_HOLD),
+        reason: format!("its record {key} cannot be read: {error}"),
+        who: "somebody".to_owned(),
+    }
 }
 
 fn add_to_view(view: &mut ControlView, kind: &str, fields: &Fields) -> Result<(), QueueError> {

@@ -123,6 +123,11 @@ async fn controller_follows_the_resource_and_answers_in_its_status() {
     let (mut controller, health) = start((&redis, &moto), kubeconfig, &namespace, "first");
     let invalid = served.condition("PolicyInvalid", "True").await;
     assert!(invalid["message"].as_str().unwrap().contains("nodesPerReplica"), "{invalid}");
+    let answer = async |path| reqwest::get(format!("{health}/{path}")).await.expect("it listens");
+    assert_eq!(answer("healthz").await.status(), 200, "to wait is no hang");
+    let unready = answer("readyz").await;
+    assert_eq!(unready.status(), 503);
+    assert!(unready.text().await.unwrap().contains("nodesPerReplica"));
     served.patch(json!({ "rollout": { "nodesPerReplica": 1, "maxReplicas": 5 } })).await;
 
     // No trainer has reported: a signal is unknown.

@@ -140,6 +140,8 @@ pub fn outside(
 pub struct FlakyPort {
     memory: MemoryPort,
     pub is_away: AtomicBool,
+    /// The records cannot be read; all else works.
+    pub hides_records: AtomicBool,
 }
 
 impl FlakyPort {
@@ -165,6 +167,10 @@ impl QueuePort for FlakyPort {
 
     async fn control(&self, command: ControlCommand) -> Result<ControlReply, QueueError> {
         self.check()?;
+        if matches!(command, ControlCommand::Read) && self.hides_records.load(Ordering::Relaxed) {
+            let (what, problem) = ("redis test".to_owned(), "no answer".to_owned());
+            return Err(QueueError::Unavailable { what, problem });
+        }
         self.memory.control(command).await
     }
 
@@ -212,7 +218,8 @@ impl World {
         let has_reward_stage = policy.has_reward_stage();
         let settings = ShardSettings { has_reward_stage, ..ShardSettings::default() };
         let memory = MemoryPort::new(2, settings, paused_clock);
-        let port = Arc::new(FlakyPort { memory, is_away: AtomicBool::new(false) });
+        let port =
+            Arc::new(FlakyPort { memory, is_away: false.into(), hides_records: false.into() });
         let queue = WorkQueue::new(port.clone());
         let record = TrainerRecord {
             phase: TrainerPhase::Train,

@@ -100,3 +100,22 @@ fn status_of_a_newer_leader_is_not_written_by_an_older_one() {
     let after = merge(&stands, &refused.to_patch(&stands, LATER));
     assert_eq!(after["leaderGeneration"], 5, "and takes nothing away");
 }
+
+/// A process that waits for a valid policy beside a leader who follows the last valid one.
+#[test]
+fn waiting_process_leaves_the_conditions_of_the_leader_alone() {
+    let mut snapshot = Snapshot { generation: 5, ..snapshot(None) };
+    let conflict = ConditionKind::ConflictingWriter;
+    let condition = Condition { kind: conflict, ..snapshot.conditions[1].clone() };
+    snapshot.conditions.push(Condition { holds: Some(true), ..condition });
+    let stands = merge(&Value::Null, &standing(&snapshot).to_patch(&Value::Null, AT));
+    let judged = Standing::refused("unknown key", snapshot.policy_generation);
+    assert!(judged.is_outdated(&stands), "the leader has judged that text already");
+    let newer = Standing::refused("unknown key", Some(5));
+    assert!(!newer.is_outdated(&stands));
+    let after = merge(&stands, &newer.to_patch(&stands, LATER));
+    let kinds: Vec<&Value> =
+        after["conditions"].as_array().expect("a list").iter().map(|it| &it["type"]).collect();
+    assert_eq!(kinds, ["Ready", "PolicyInvalid", "ConflictingWriter"]);
+    assert_eq!(after["conditions"][2], stands["conditions"][2]);
+}

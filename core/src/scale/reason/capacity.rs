@@ -44,6 +44,13 @@ pub enum CapacityReason {
         /// How many.
         instances: u32,
     },
+    /// The same, but they were there before anything was asked for here: they are left alone.
+    Strangers {
+        /// In which pool.
+        pool: PoolName,
+        /// How many.
+        instances: u32,
+    },
     /// Nothing comes of what is launched: nothing more is, until a node reports.
     BreakerOpen {
         /// What did not work.

@@ -28,6 +28,11 @@ impl fmt::Display for CapacityReason {
             Self::NeverJoined { pool, instances } => {
                 write!(f, "{instances} of pool {pool} came into service and never reported")
             }
+            Self::Strangers { pool, instances } => write!(
+                f,
+                "{instances} of pool {pool} never reported and were there before anything was asked \
+                 for: they are left alone; run agents on them, or take them out of the pool"
+            ),
             Self::BreakerOpen { reason: BreakerReason::ScaleUpFailed } => write!(
                 f,
                 "ScaleUpFailed: no node has come of the last launches; until one reports, one \

@@ -4,16 +4,21 @@ use std::time::Duration;
 
 use super::world::{ON_DEMAND, SPOT, World, actions};
 use crate::ids::NodeName;
-use crate::observation::{FailureKind, InstanceState, Signal};
-use crate::scale::{ActionResult, BreakerReason, CapacityReason, Reason};
+use crate::observation::{FailureKind, InstanceId, InstanceState, InstanceView, Signal};
+use crate::scale::{Action, ActionResult, BreakerReason, CapacityReason, Reason};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Two healthy replicas, and three instances in service whose nodes never reported.
 fn silent_world() -> World {
-    let mut world = World::new().with_work(400, 32, 8).with_replicas(SPOT, &[16, 16]);
+    silent_world_of(&[16, 16], World::add_silent)
+}
+
+/// The same with other healthy replicas, and with nodes that were asked for here, or not.
+fn silent_world_of(loads: &[u32], add: fn(&mut World, usize, &str, InstanceState)) -> World {
+    let mut world = World::new().with_work(400, 32, 8).with_replicas(SPOT, loads);
     for id in ["i-x", "i-y", "i-z"] {
-        world.add_silent(SPOT, id, InstanceState::InService);
+        add(&mut world, SPOT, id, InstanceState::InService);
     }
     world
 }
@@ -48,6 +53,73 @@ fn instances_that_never_join_are_terminated_and_the_breaker_opens() {
     world.apply(&plan);
     world.plan();
     assert_eq!(world.memory.breaker(), None, "it has reported");
+}
+
+/// Case T38, of the very first launches.
+#[test]
+fn first_instances_that_never_join_are_terminated() {
+    let mut world = silent_world_of(&[], World::add_silent);
+    let plan = world.plan_for(SECOND * 900);
+    let discard = "terminate what never joined in pool spot: i-x, i-y, i-z".to_owned();
+    assert!(actions(&plan).contains(&discard), "{plan}");
+}
+
+/// A fleet of somebody else, taken over in mode observe: its nodes have no agents yet, or those of
+/// another run, or of one node only.
+#[test]
+fn instances_that_were_there_before_are_left_alone() {
+    for loads in [&[][..], &[16]] {
+        let mut world = silent_world_of(loads, World::add_stranger);
+        let plan = world.plan_for(SECOND * 2000);
+        let ends = |action: &Action| matches!(action, Action::Discard { .. });
+        assert!(!plan.actions.iter().any(ends), "{plan}");
+        assert!(
+            plan.to_string().contains("3 of pool spot never reported and were there"),
+            "{plan}"
+        );
+        // Others of the pool that somebody else adds are theirs as well, in the meantime.
+        world.add_stranger(SPOT, "i-late", InstanceState::InService);
+        let plan = world.plan_for(SECOND * 900);
+        assert!(!plan.actions.iter().any(ends), "{plan}");
+    }
+}
+
+/// Case T38, of groups that come and go as one: more nodes than may change at a time.
+#[test]
+fn groups_that_never_join_go_whole() {
+    let mut world = World::new().with_work(0, 0, 16).with_bounds(0, 4);
+    (world.terms.nodes_per_replica, world.terms.max_changes_per_tick) = (8, 1);
+    let group_of = |instance: &InstanceView| instance.id.0[..4].to_owned();
+    for node in 0..8 {
+        world.add_silent(SPOT, &format!("ep-0-{node}"), InstanceState::InService);
+        world.add_silent(SPOT, &format!("ep-1-{node}"), InstanceState::InService);
+    }
+    for instance in &mut world.size_mut(SPOT).instances {
+        instance.group = Some(group_of(instance));
+    }
+    let plan = world.plan_for(SECOND * 900);
+    let nodes: Vec<String> = (0..8).map(|node| format!("ep-0-{node}")).collect();
+    let expected = format!("terminate what never joined in pool spot: {}", nodes.join(", "));
+    assert_eq!(actions(&plan), [expected], "one group is one change: {plan}");
+    // A group of which some nodes report is no case of this.
+    let mut at_work = world.seen.others_at_work.known().cloned().expect("known");
+    at_work.instances.insert(InstanceId("ep-0-3".to_owned()));
+    world.seen.others_at_work = Signal::fresh(at_work);
+    let plan = world.plan_for(SECOND * 10);
+    assert!(actions(&plan)[0].starts_with("terminate what never joined in pool spot: ep-1-0"));
+    assert!(!plan.to_string().contains("ep-0"), "{plan}");
+}
+
+/// What is on its way when a controller starts was asked for by the one before.
+#[test]
+fn instance_on_its_way_at_the_first_look_is_no_stranger() {
+    let mut world = World::new().with_work(400, 32, 8).with_replicas(SPOT, &[16, 16]);
+    world.add_stranger(SPOT, "i-x", InstanceState::Pending);
+    world.plan();
+    let last = world.size_mut(SPOT).instances.len() - 1;
+    world.size_mut(SPOT).instances[last].state = InstanceState::InService;
+    let plan = world.plan_for(SECOND * 900);
+    assert_eq!(actions(&plan), ["terminate what never joined in pool spot: i-x"], "{plan}");
 }
 
 #[test]
@@ -113,13 +185,24 @@ fn time_in_which_nobody_knows_who_reported_does_not_count() {
     assert!(!world.plan_for(SECOND * 10).is_settled());
 }
 
+/// A clock that makes a step, or a controller that stood still.
+#[test]
+fn time_in_which_nobody_looked_does_not_count() {
+    let mut world = silent_world();
+    world.plan_for(SECOND * 60);
+    world.pass(SECOND * 1000);
+    assert!(world.plan().is_settled());
+    assert!(world.plan_for(SECOND * 890).is_settled());
+    assert!(!world.plan_for(SECOND * 15).is_settled());
+}
+
 #[test]
 fn instance_at_work_for_somebody_else_is_left_alone() {
     let mut world = silent_world();
     let others = world.seen.others_at_work.known().cloned().expect("known");
     let mut at_work = others;
     at_work.nodes.insert(node("i-x"));
-    at_work.instances.insert(crate::observation::InstanceId("i-y".to_owned()));
+    at_work.instances.insert(InstanceId("i-y".to_owned()));
     world.seen.others_at_work = Signal::fresh(at_work);
     let plan = world.plan_for(SECOND * 900);
     assert_eq!(actions(&plan), ["terminate what never joined in pool spot: i-z"], "{plan}");

@@ -306,6 +306,14 @@ impl World {
 
     /// An instance that was asked for and whose node says nothing.
     pub fn add_silent(&mut self, pool: usize, id: &str, state: InstanceState) {
+        let raised = self.terms.pools[pool].name.clone();
+        let raise = Action::Raise { pool: raised, from: 0, to: 1 };
+        self.memory.note_outcome(&raise, ActionResult::Failed);
+        self.add_stranger(pool, id, state);
+    }
+
+    /// An instance that nobody asked for here, and whose node says nothing.
+    pub fn add_stranger(&mut self, pool: usize, id: &str, state: InstanceState) {
         let instance = InstanceView {
             node: Some(format!("node-of-{id}").parse().expect("valid")),
             market: Some(self.terms.pools[pool].market),
