@@ -217,13 +217,15 @@ impl EventFlow {
         }
         let policy = self.policy.borrow().policy.clone();
         let (view, place) = self.find(instance).await?;
-        let Some(place) = place else { return self.attend_unknown(event, &policy).await };
+        let Some(place) = place else { return self.attend_unknown(event, &policy, &view).await };
         let standing = place.standing(&view);
         match judge(event, standing, &policy.drain, (self.now)()) {
             Verdict::Nothing(idle) => Ok(Outcome::Idle(idle)),
             Verdict::Postpone(time) => Ok(Outcome::Postponed(time)),
             Verdict::Drain(order) => {
-                if let Happening::Lifecycle(action) = &event.happening {
+                if let Happening::Lifecycle(action) = &event.happening
+                    && is_our_hook(&policy, action, &view)
+                {
                     self.queue.put_lifecycle(self.generation()?, record_of(action)).await?;
                 }
                 let drain = self.request_drain(event, &place, order).await?;
@@ -259,11 +261,15 @@ impl EventFlow {
         &self,
         event: &Event,
         policy: &FleetPolicy,
+        view: &ControlView,
     ) -> Result<Outcome, AttendError> {
         if let Happening::Lifecycle(action) = &event.happening
             && action.transition == Transition::Terminating
             && is_ours(policy, &action.group)
         {
+            if !is_our_hook(policy, action, view) {
+                return Ok(Outcome::Idle(Idle::OtherHook));
+            }
             self.queue.put_lifecycle(self.generation()?, record_of(action)).await?;
             return Ok(Outcome::ActionRecorded);
         }
@@ -342,6 +348,16 @@ fn is_ours(policy: &FleetPolicy, group: &str) -> bool {
     let is_it =
         |provider: &Provider| matches!(provider, Provider::Asg(name) if name.as_str() == group);
     policy.pools.iter().any(|pool| is_it(&pool.provider))
+}
+
+/// Whether an action may be ours to complete: its hook has the name that the policy says. Without one
+/// the first that is heard of counts; which of several hooks it is, is seen later.
+fn is_our_hook(policy: &FleetPolicy, action: &LifecycleAction, view: &ControlView) -> bool {
+    if let Some(hook) = &policy.drain.lifecycle_hook {
+        return hook.as_str() == action.hook;
+    }
+    let known = view.lifecycles.iter().find(|known| known.instance_id == action.instance.0);
+    known.is_none_or(|known| known.hook == action.hook)
 }
 
 /// Pause before a message that failed comes again: doubling with every delivery.

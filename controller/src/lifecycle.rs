@@ -156,7 +156,12 @@ impl LifecycleKeeper {
             let mut tracked = tracked.remove(&action.instance_id).unwrap_or_default();
             let hook_timeout = finder.timeout_of(action);
             let policy = &*policy;
+            let ambiguity = finder.ambiguity(action, policy);
             steps.push(async move {
+                if ambiguity.is_some() {
+                    tracked.problem = ambiguity;
+                    return (action, tracked, Ok(()));
+                }
                 let world = World { view, policy, hook_timeout, turn };
                 let kept = self.keep(action, &mut tracked, &world).await;
                 (action, tracked, kept)

@@ -51,6 +51,8 @@ pub(super) enum Idle {
     IgnoredByPolicy,
     /// The agent stops leasing by itself.
     LeftToAgent,
+    /// It is about a lifecycle hook of somebody else.
+    OtherHook,
     /// Its time is over.
     Stale,
 }

@@ -21,6 +21,7 @@ impl Outcome {
             Self::Idle(Idle::NothingToDo) => "nothing_to_do",
             Self::Idle(Idle::IgnoredByPolicy) => "ignored_by_policy",
             Self::Idle(Idle::LeftToAgent) => "left_to_agent",
+            Self::Idle(Idle::OtherHook) => "other_hook",
             Self::Idle(Idle::Stale) => "stale",
             Self::Postponed(_) => "postponed",
             Self::Unknown { is_kept: false } => "unknown_acknowledged",

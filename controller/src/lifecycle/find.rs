@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ebbtide_core::notice::NoticeKind;
 use ebbtide_core::observation::InstanceId;
+use ebbtide_core::policy::FleetPolicy;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::control::{ControlView, LifecycleRecord};
 use futures::future::join_all;
@@ -53,7 +54,8 @@ impl Finder {
             return None;
         }
         self.asked.extend(due.iter().map(|instance| (instance.clone(), now)));
-        match self.record(keeper, &due).await {
+        let policy = keeper.policy.borrow().policy.clone();
+        match self.record(keeper, &policy, &due).await {
             Ok(problem) => problem,
             Err(error) => {
                 tracing::warn!(%error, "lifecycle actions of instances not found out");
@@ -65,11 +67,16 @@ impl Finder {
     async fn record(
         &mut self,
         keeper: &LifecycleKeeper,
+        policy: &FleetPolicy,
         instances: &[InstanceId],
     ) -> Result<Option<String>, KeepError> {
         let mut problem = None;
         for HeldInstance { instance, group } in keeper.hooks.held(instances).await? {
-            match &keeper.hooks.hooks_of(&group).await?[..] {
+            let mut hooks = keeper.hooks.hooks_of(&group).await?;
+            if let Some(name) = &policy.drain.lifecycle_hook {
+                hooks.retain(|hook| hook.name == name.as_str());
+            }
+            match &hooks[..] {
                 [hook] => {
                     tracing::info!(instance = instance.0, group, "lifecycle action found out");
                     let record = LifecycleRecord {
@@ -82,13 +89,7 @@ impl Finder {
                     keeper.queue.put_lifecycle(keeper.generation()?, record).await?;
                 }
                 // Completing a hook of others would end their work.
-                hooks => {
-                    let count = hooks.len();
-                    problem = Some(format!(
-                        "group {group} has {count} hooks for instances on their way out: which one \
-                         is for Ebbtide is told by its message only (--events-queue)"
-                    ));
-                }
+                hooks => problem = Some(not_one(&group, hooks.len())),
             }
         }
         Ok(problem)
@@ -120,11 +121,26 @@ impl Finder {
         }
     }
 
+    /// What keeps an action from being completed: the policy names no hook, and its group has
+    /// several.
+    pub fn ambiguity(&self, action: &LifecycleRecord, policy: &FleetPolicy) -> Option<String> {
+        let hooks = self.hooks.get(&action.group)?.hooks.len();
+        let is_ambiguous = policy.drain.lifecycle_hook.is_none() && hooks > 1;
+        is_ambiguous.then(|| not_one(&action.group, hooks))
+    }
+
     /// The time limit of an action's hook, when it is known.
     pub fn timeout_of(&self, action: &LifecycleRecord) -> Option<Duration> {
         let known = self.hooks.get(&action.group)?;
         known.hooks.iter().find(|hook| hook.name == action.hook).map(|hook| hook.timeout)
     }
+}
+
+fn not_one(group: &str, hooks: usize) -> String {
+    format!(
+        "group {group} has {hooks} hooks for instances on their way out: say in \
+         spec.drain.lifecycleHook which one is for Ebbtide"
+    )
 }
 
 /// Instances whose agents say that their groups take them out, and of which no action is known.

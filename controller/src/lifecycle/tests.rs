@@ -57,6 +57,11 @@ impl Scene {
         self.inbox.send(bodies::lifecycle(&self.leaving.instance, GROUP, "token-1"));
     }
 
+    fn send_of(&self, hook: &str) {
+        let body = bodies::lifecycle(&self.leaving.instance, GROUP, "token-1");
+        self.inbox.send(body.replace("\"drain\"", &format!("\"{hook}\"")));
+    }
+
     async fn until_completed(&self) {
         let is_done = async || !self.hooks.completed().is_empty();
         self.world.until("it is completed", is_done).await;
@@ -240,6 +245,38 @@ async fn one_of_several_hooks_is_not_guessed() {
     scene.world.until("it is said", is_said).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(scene.hooks.completed().is_empty());
+}
+
+/// One event comes for each hook, and none says for whom it is.
+#[tokio::test(start_paused = true)]
+async fn only_the_hook_that_the_policy_names_is_completed() {
+    let scene = Scene::start("act", "lifecycleHook: drain").await;
+    scene.hooks.add_hook(GROUP, hook("logs", 300));
+    scene.send_of("logs");
+    scene.send_of("drain");
+    scene.send_of("logs");
+    scene.until_completed().await;
+    scene.until_forgotten().await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let hooks: Vec<String> = scene.hooks.completed().into_iter().map(|it| it.hook).collect();
+    assert_eq!(hooks, ["drain"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hook_of_several_is_not_completed_without_a_name() {
+    let scene = Scene::start("act", "").await;
+    scene.hooks.add_hook(GROUP, hook("logs", 300));
+    scene.send_of("drain");
+    scene.send_of("logs");
+    let is_said = async || {
+        let snapshot = scene.world.snapshot();
+        snapshot.event_problems.iter().any(|text| text.contains("spec.drain.lifecycleHook"))
+    };
+    scene.world.until("it is said", is_said).await;
+    let is_drained = async || scene.world.drain_of(&scene.leaving.node).await.is_some();
+    scene.world.until("its node is drained all the same", is_drained).await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert!(scene.hooks.completed().is_empty() && scene.hooks.heartbeats().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

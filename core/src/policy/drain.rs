@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::kinds::{Named, choice, text};
 use super::numbers::duration;
+use super::pool::LifecycleHookName;
 use super::section::Section;
 use super::taint::ExtraTaint;
 
@@ -39,6 +40,9 @@ pub struct DrainPolicy {
     /// `asgDeadline`: time that a `Terminated` target lifecycle state leaves, since the metadata
     /// service does not say. Default 120s, 1s to 2h.
     pub asg_deadline: Duration,
+    /// `lifecycleHook`: the hook that is completed once a node is drained. Default: the only hook
+    /// that the group of an instance has for those on their way out.
+    pub lifecycle_hook: Option<LifecycleHookName>,
     /// `rebalance`: `stopLeases` (default), `drain` or `ignore`.
     pub rebalance: RebalanceAction,
     /// `rebalanceTtl`: how long a rebalance recommendation counts when nothing follows. Default
@@ -119,6 +123,7 @@ impl DrainPolicy {
                 duration(second..=HOOK_MAX),
                 Duration::from_secs(120),
             ),
+            lifecycle_hook: drain.optional("lifecycleHook", text()),
             rebalance: drain.or("rebalance", choice(), RebalanceAction::default()),
             rebalance_ttl: drain.or(
                 "rebalanceTtl",

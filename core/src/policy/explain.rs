@@ -271,6 +271,12 @@ fn drain(spec: &FleetSpec) -> Vec<String> {
             Written(drain.asg_deadline),
             Written(drain.maintenance_lead),
         ),
+        match &drain.lifecycle_hook {
+            Some(hook) => format!("lifecycle hook {hook} is completed, others are left alone"),
+            None => {
+                "the only lifecycle hook of a group is completed, one of several never".to_owned()
+            }
+        },
         format!("a node with a rebalance recommendation {rebalance}"),
         degraded.to_owned(),
         format!("a node that goes is cordoned and tainted{extra}, {evicted}"),

@@ -42,9 +42,9 @@ pub use self::goal::{Budget, Mode, UpdateDeadline};
 pub use self::located::Position;
 pub use self::near::nearest;
 pub use self::pool::{
-    AutoScalingGroupName, FleetLaunch, InstanceType, LaunchTemplateName, Market, NameError,
-    NamespaceName, ObjectName, Pool, PoolName, Provider, ProviderKind, ReservationId, ScaleTarget,
-    ScaledKind, SubnetId, TemplateVersion, WorkersTemplate, Zone,
+    AutoScalingGroupName, FleetLaunch, InstanceType, LaunchTemplateName, LifecycleHookName, Market,
+    NameError, NamespaceName, ObjectName, Pool, PoolName, Provider, ProviderKind, ReservationId,
+    ScaleTarget, ScaledKind, SubnetId, TemplateVersion, WorkersTemplate, Zone,
 };
 pub use self::queue::{Durability, QueuePolicy, Stage, StalenessPolicy};
 pub use self::report::{PolicyError, PolicyErrors};

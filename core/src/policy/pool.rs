@@ -150,6 +150,15 @@ name_type!(
     |text| consists_of(text, 255, |c| matches!(c, ' '..='~') && c != ':')
 );
 name_type!(
+    /// The name of a lifecycle hook of EC2 Auto Scaling.
+    LifecycleHookName,
+    "match [A-Za-z0-9_/-]{1,255}",
+    "^[A-Za-z0-9_/-]{1,255}$",
+    255,
+    "drain",
+    |text| consists_of(text, 255, |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '/' | '-'))
+);
+name_type!(
     /// An EC2 instance type.
     InstanceType,
     "match [a-z0-9.-]{1,64}",

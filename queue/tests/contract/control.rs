@@ -330,4 +330,12 @@ async fn unreadable_record_hides_no_other() {
     overwrite.query_async::<u64>(&mut connection).await.unwrap();
     let nodes = queue.view().await.unwrap().nodes;
     assert_eq!(nodes.iter().map(|node| node.node.as_str()).collect::<Vec<_>>(), ["n2"]);
+
+    // A hold that makes no sense is a hold: somebody wanted one.
+    let mut hold = redis::cmd("HSET");
+    hold.arg("{run-1:c}:hold:trainer").arg("until").arg("tomorrow");
+    hold.query_async::<u64>(&mut connection).await.unwrap();
+    let view = queue.view().await.unwrap();
+    let [hold] = &view.holds[..] else { panic!("one hold: {:?}", view.holds) };
+    assert!(hold.role == "trainer" && hold.until > view.now, "{hold:?}");
 }

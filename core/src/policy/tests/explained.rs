@@ -41,6 +41,7 @@ drain
   units that finish 10s before the deadline go on, the rest is handed back at once
   the engine is evicted 5s before the deadline at the latest
   deadlines: 10m without a notice, 2m for a lifecycle action, maintenance 30m ahead
+  the only lifecycle hook of a group is completed, one of several never
   a node with a rebalance recommendation takes no work for 15m, running work goes on
   a node whose hardware is degraded is drained as for any maintenance
   a node that goes is cordoned and tainted, its pods are evicted, at the end against budgets

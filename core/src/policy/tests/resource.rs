@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::*;
 use crate::policy::kinds::Pattern;
 use crate::policy::{
-    AutoScalingGroupName, ExtraTaint, InstanceType, PoolName, Zone, resource_definition,
+    AutoScalingGroupName, ExtraTaint, InstanceType, LifecycleHookName, PoolName, Zone,
+    resource_definition,
 };
 
 fn schema() -> Value {
@@ -81,6 +82,7 @@ fn a_form_is_told_to_people_as_it_is_told_to_the_cluster() {
     let forms = [
         (PoolName::FORM, PoolName::REGEX),
         (InstanceType::FORM, InstanceType::REGEX),
+        (LifecycleHookName::FORM, LifecycleHookName::REGEX),
         (Zone::FORM, Zone::REGEX),
         (crate::ids::RunId::FORM, crate::ids::RunId::REGEX),
     ];
