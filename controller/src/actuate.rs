@@ -31,7 +31,7 @@ pub(crate) enum ActuateError {
     Fence(#[from] FenceError),
     #[error("drain of {replica} must be {expected} and is {got}")]
     DrainMoved { replica: ReplicaId, expected: &'static str, got: String },
-    #[error("its pool has not answered yet")]
+    #[error("what was asked for earlier has not been answered yet")]
     Unanswered,
     #[error("the trainer has started again, is silent, or took its word back: nothing goes")]
     NotReleased,

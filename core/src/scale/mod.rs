@@ -206,7 +206,7 @@ fn act(
     if terms.role.is_rollout() || !census.replicas.is_empty() {
         leaving::discard_unjoined(terms, census, &look.late, &mut actions, reasons);
     } else if late > 0 {
-        // Nobody has ever reported from there: it may be the agents that are missing.
+        // Nobody from there is on record: it may be the agents that are missing.
         reasons.push(Reason::NoAgents { role: terms.role });
     }
     memory.groups.plan(terms, census, &memory.arrivals, now, &mut actions, reasons);

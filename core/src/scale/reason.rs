@@ -148,7 +148,7 @@ pub enum Reason {
     },
     /// What waits for a service will be gone before another replica could help.
     BacklogPasses,
-    /// No node of a service has ever reported, and what runs is left alone.
+    /// No node of a service is on record, and what runs is left alone.
     NoAgents {
         /// Which service.
         role: Role,

@@ -146,8 +146,8 @@ async fn nothing_is_begun_after_the_end_of_the_turn_that_asked_for_it() {
         outcomes,
         [
             "terminate n-cpus-1 in pool cpus: cpus-1: done",
-            "terminate what never joined in pool cpus: cpus-2: failed: its turn ended before it was \
-             begun; what is needed then is decided anew",
+            "terminate what never joined in pool cpus: cpus-2: failed: its turn ended before it \
+             was begun; what is needed then is decided anew",
         ]
     );
     assert_eq!(scene.provider.asked(), ["terminate cpus-1"]);

@@ -90,6 +90,33 @@ async fn environment_has_what_the_rollouts_wait_for_and_a_hold_keeps_it() {
     world.until("one is left", async || nodes_of(&world, "cpus") == 1).await;
 }
 
+/// Nobody but its agent knows whether it still serves.
+#[tokio::test(start_paused = true)]
+async fn silent_environment_is_terminated_only_after_the_time_that_a_drain_may_take() {
+    let policy = policy_of("act", &format!("{ENVIRONMENT}  drain: {{requestDeadline: 90s}}\n"));
+    let world = World::start(policy).await;
+    world.until("a rollout works", async || nodes_of(&world, "spot") == 1).await;
+    let rollout = world.provider.nodes().into_iter().find(|node| node.pool.as_str() == "spot");
+    let rollout = rollout.expect("it runs").node;
+    let waits = |units| {
+        let told = Told { environment_waiting: Some(units), ..Told::default() };
+        world.agents.tell(&rollout, told);
+    };
+    waits(3);
+    world.until("two serve", async || world.ready_nodes().await == 3).await;
+    world.agents.may_drain.store(false, Ordering::Relaxed);
+    waits(1);
+    world.until("one is to go", async || world.drains().await.len() == 1).await;
+    let victim: NodeName = world.drains().await[0].0.parse().expect("valid");
+    world.agents.kill(&victim);
+    let killed_at = tokio::time::Instant::now();
+    world.until("it is gone", async || nodes_of(&world, "cpus") == 1).await;
+    let lasted = killed_at.elapsed();
+    assert!((Duration::from_secs(89)..Duration::from_secs(100)).contains(&lasted), "{lasted:?}");
+    let busy = "ebbtide_busy_terminations_total{role=\"environment\"} 1";
+    assert!(world.metrics.render().contains(busy), "nobody said that it had drained");
+}
+
 #[tokio::test(start_paused = true)]
 async fn unknown_signal_of_a_service_touches_no_other_group() {
     let signal = ENVIRONMENT.replace("    pools:", "    signal: {redisList: {key: a}}\n    pools:");
