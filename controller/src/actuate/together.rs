@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use super::{ActuateError, Actuator};
 use crate::capacity::CapacityError;
 
-/// Instances that one call takes at most: where each needs a call of its own, of half a second,
-/// they end within the limit of one.
-const TOGETHER_LIMIT: usize = 16;
+/// Instances that one call takes at most. 8 × 1 s, where a provider needs calls of its own for each
+/// in a busy cluster, end within the limit of one.
+const TOGETHER_LIMIT: usize = 8;
 
 /// How many of these actions, from the first on, are carried out together.
 pub(crate) fn count_together(actions: &[&Action]) -> usize {

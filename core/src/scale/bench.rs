@@ -54,8 +54,8 @@ pub(super) struct PoolMemory {
     worst_pass: Duration,
     /// Replicas that were refused together, while fewer are tried.
     refused: Option<u32>,
-    /// Nodes that were asked for by a call that was never answered, until a look shows whether it
-    /// was heard.
+    /// Nodes that were asked for before a call for more that was never answered, until a look shows
+    /// whether anything of it was heard.
     unanswered: Option<u32>,
     /// Launches that do not end, at the last look.
     stuck: usize,
@@ -112,7 +112,7 @@ impl PoolMemory {
         next.writer.note_found(size.desired, now);
         next.count_losses(self, now);
         next.end_bench(counted > self.counted, now);
-        if next.unanswered.take().is_some_and(|asked| size.desired < asked) {
+        if next.unanswered.take().is_some_and(|before| size.desired <= before) {
             next.send_to_bench(FailureKind::TimedOut, Duration::ZERO, now);
         }
         if counted >= size.desired {
@@ -202,9 +202,10 @@ impl PoolMemory {
         }
     }
 
-    /// A request for so many nodes was not answered within its limit, and may have been heard.
-    pub fn note_unanswered(&mut self, nodes: u32) {
-        self.unanswered = Some(nodes);
+    /// A request for more than these nodes was not answered within its limit, and may have been
+    /// heard, or some of it.
+    pub fn note_unanswered(&mut self, before: u32) {
+        self.unanswered = Some(before);
     }
 
     /// A request was granted.

@@ -157,7 +157,7 @@ impl ScaleMemory {
                 pool.note_granted();
                 self.breaker.note_launch(self.planned_at);
             }
-            ActionResult::Refused(FailureKind::TimedOut) => pool.note_unanswered(*to),
+            ActionResult::Refused(FailureKind::TimedOut) => pool.note_unanswered(*from),
             ActionResult::Refused(kind) => {
                 pool.note_refusal(kind, to.saturating_sub(*from).div_ceil(self.gang.max(1)));
             }
