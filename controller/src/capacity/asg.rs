@@ -45,7 +45,7 @@ pub struct AsgCapacity {
     groups: aws_sdk_autoscaling::Client,
     instances: Instances,
     calls: ApiCalls,
-    /// What EC2 said about instances that groups show; it does not change in their life.
+    /// What EC2 said about instances that groups show.
     known: Mutex<BTreeMap<InstanceId, Machine>>,
     /// Pools whose activities have been read at least once.
     introduced: Mutex<BTreeSet<PoolName>>,
@@ -53,13 +53,12 @@ pub struct AsgCapacity {
     raised_after: Mutex<BTreeMap<PoolName, UnixMillis>>,
 }
 
-/// What EC2 says about an instance.
+/// What EC2 says about an instance; it does not change in its life, once it has a name.
 #[derive(Debug, Clone)]
 struct Machine {
+    /// Its node; none until EC2 tells a name.
     node: Option<NodeName>,
     market: Market,
-    /// Whether its protection from scale-in is ours.
-    is_ours: bool,
 }
 
 impl AsgCapacity {
@@ -100,13 +99,27 @@ impl AsgCapacity {
         Ok(found)
     }
 
-    /// Asks EC2 about instances that are new. Without an answer they stay without a node's name
-    /// until the next tick; agents tell their instance themselves.
+    /// The group of a pool as it is now. One that is not told is not one without instances.
+    async fn describe_group(
+        &self,
+        name: &AutoScalingGroupName,
+    ) -> Result<AutoScalingGroup, CapacityError> {
+        let mut groups = self.describe_groups(&[name]).await?;
+        let group = groups.remove(name.as_str()).filter(|group| convert::desired(group).is_some());
+        group.ok_or_else(|| CapacityError::Unavailable {
+            what: "DescribeAutoScalingGroups".to_owned(),
+            problem: format!("AWS does not tell the size of group {name}"),
+        })
+    }
+
+    /// Asks EC2 about instances that are new, or had no name yet. Without an answer they stay
+    /// without a node's name until the next tick; agents tell their instance themselves.
     async fn learn_machines(&self, ids: &BTreeSet<InstanceId>) {
         let new: Vec<String> = {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             known.retain(|id, _| ids.contains(id));
-            ids.iter().filter(|id| !known.contains_key(id)).map(|id| id.0.clone()).collect()
+            let is_named = |id: &InstanceId| known.get(id).is_some_and(|it| it.node.is_some());
+            ids.iter().filter(|id| !is_named(id)).map(|id| id.0.clone()).collect()
         };
         match in_time("DescribeInstances", self.instances.describe(&new)).await {
             Ok(machines) => {
@@ -212,11 +225,17 @@ impl AsgCapacity {
         Ok(())
     }
 
-    /// Those whose protection is ours.
-    fn ours(&self, instances: &[InstanceId]) -> Vec<InstanceId> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_ours = |id: &&InstanceId| known.get(id).is_some_and(|machine| machine.is_ours);
-        instances.iter().filter(is_ours).cloned().collect()
+    /// Lifts the protection of those among protected instances whose protection is ours, by its
+    /// tag: another controller may have set both since this one first saw them.
+    async fn lift_protection(
+        &self,
+        group: &AutoScalingGroupName,
+        instances: &[&InstanceView],
+    ) -> Result<(), CapacityError> {
+        let ids: Vec<String> = instances.iter().map(|one| one.id.0.clone()).collect();
+        let shown = in_time("DescribeInstances", self.instances.describe(&ids)).await?;
+        let ours: Vec<InstanceId> = shown.iter().filter_map(convert::protected_by_us).collect();
+        self.set_protection(group, &ours, false).await
     }
 
     async fn terminate_one(&self, instance: &InstanceId) -> Result<(), CapacityError> {
@@ -295,12 +314,12 @@ impl Capacity for AsgCapacity {
 
     async fn raise(&self, pool: &Pool, from: u32, to: u32, _: u32) -> Result<(), CapacityError> {
         let name = group_of(pool).ok_or_else(|| CapacityError::foreign(pool))?;
-        let groups = self.describe_groups(&[name]).await?;
-        let found = groups.get(name.as_str()).and_then(convert::desired);
-        if found != Some(from) || to <= from {
-            return Err(CapacityError::moved(pool, from, found.unwrap_or(0)));
-        }
+        // Read last: between this and the write there is nothing but the way to AWS.
         self.note_past(pool, name).await;
+        let found = convert::desired(&self.describe_group(name).await?).unwrap_or(0);
+        if found != from || to <= from {
+            return Err(CapacityError::moved(pool, from, found));
+        }
         let desired = i32::try_from(to).unwrap_or(i32::MAX);
         call("SetDesiredCapacity", &self.calls, || {
             self.groups
@@ -318,14 +337,6 @@ impl Capacity for AsgCapacity {
         let name = group_of(pool).ok_or_else(|| CapacityError::foreign(pool))?;
         // The tag first: no protection of ours is without it.
         self.instances.tag(instances, PROTECTION_TAG).await?;
-        {
-            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            for id in instances {
-                if let Some(machine) = known.get_mut(id) {
-                    machine.is_ours = true;
-                }
-            }
-        }
         self.set_protection(name, instances, true).await
     }
 
@@ -333,17 +344,16 @@ impl Capacity for AsgCapacity {
         let name = group_of(pool).ok_or_else(|| CapacityError::foreign(pool))?;
         // An instance on its way out is no more counted: asking again would take another one's
         // place from the desired size.
-        let groups = self.describe_groups(&[name]).await?;
-        let size = groups.get(name.as_str()).and_then(convert::pool_size).unwrap_or_default();
-        let counted: BTreeSet<&InstanceId> = size.counted().map(|instance| &instance.id).collect();
-        let counted: Vec<InstanceId> =
-            instances.iter().filter(|id| counted.contains(id)).cloned().collect();
+        let size = convert::pool_size(&self.describe_group(name).await?).unwrap_or_default();
+        let counted = size.counted().filter(|one| instances.contains(&one.id));
+        let counted: Vec<&InstanceView> = counted.collect();
+        let protected = counted.iter().copied().filter(|one| one.is_protected);
         // It does not stop the call below, and would stop others if that fails.
-        if let Err(error) = self.set_protection(name, &self.ours(&counted), false).await {
+        if let Err(error) = self.lift_protection(name, &protected.collect::<Vec<_>>()).await {
             tracing::debug!(%error, "protection from scale-in was not lifted");
         }
         for instance in &counted {
-            self.terminate_one(instance).await?;
+            self.terminate_one(&instance.id).await?;
         }
         Ok(())
     }

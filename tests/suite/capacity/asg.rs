@@ -30,6 +30,12 @@ impl<'a> World<'a> {
         let pool = pool("provider: asg, autoScalingGroup: rollout, instanceType: p5en.48xlarge");
         Self { aws, group, capacity, pool }
     }
+
+    /// One that begins now, and knows nothing of the other.
+    async fn another(&self) -> Arc<dyn Capacity> {
+        let calls = Metrics::new().unwrap().api_calls;
+        Arc::new(AsgCapacity::new(&self.aws.config().await, calls))
+    }
 }
 
 #[tokio::test]
@@ -88,8 +94,7 @@ async fn protection_is_ours_and_lifted_with_the_drained_one_alone() {
     world.capacity.protect(&world.pool, &all[..2]).await.unwrap();
     assert_eq!(protected().await, all[..2]);
     // One that begins now knows by the tag whose it is.
-    let calls = Metrics::new().unwrap().api_calls;
-    let other: Arc<dyn Capacity> = Arc::new(AsgCapacity::new(&world.aws.config().await, calls));
+    let other = world.another().await;
     look(&other, &world.pool).await;
     let before = world.aws.calls("SetInstanceProtection");
     other.terminate(&world.pool, &all[1..]).await.unwrap();
@@ -178,4 +183,67 @@ async fn failure_from_before_a_raise_is_not_told_after_it() {
     let fresh = ("Failed", "12:00:00");
     tell(&[&[fresh][..], &past[..]].concat());
     assert_eq!(failures().await, Some(1));
+}
+
+#[tokio::test]
+async fn group_that_is_not_told_ends_nothing_and_is_no_empty_one() {
+    let moto = require!(Moto::start().await);
+    let world = World::start(&moto, 2).await;
+    let victim = [InstanceId(world.group.instances().await[0].clone())];
+    let none = "<DescribeAutoScalingGroupsResponse><DescribeAutoScalingGroupsResult>\
+        <AutoScalingGroups/></DescribeAutoScalingGroupsResult>\
+        </DescribeAutoScalingGroupsResponse>";
+    world.aws.fail("DescribeAutoScalingGroups", Fault::Answered(none.to_owned()), 2);
+    let ended = world.capacity.terminate(&world.pool, &victim).await;
+    assert!(ended.as_ref().is_err_and(CapacityError::is_retriable), "{ended:?}");
+    let raised = world.capacity.raise(&world.pool, 0, 1, 1).await.unwrap_err();
+    assert!(raised.to_string().contains("does not tell the size"), "{raised}");
+    let writes = ["TerminateInstanceInAutoScalingGroup", "SetDesiredCapacity"];
+    assert_eq!(writes.map(|action| world.aws.calls(action)), [0, 0]);
+}
+
+#[tokio::test]
+async fn size_is_read_back_right_before_it_is_written() {
+    let moto = require!(Moto::start().await);
+    let world = World::start(&moto, 1).await;
+    world.capacity.raise(&world.pool, 1, 3, 1).await.unwrap();
+    let log = world.aws.log();
+    let last = &log[log.len() - 2..];
+    assert_eq!(last, ["DescribeAutoScalingGroups", "SetDesiredCapacity"], "{log:?}");
+}
+
+#[tokio::test]
+async fn name_of_an_instance_that_has_none_yet_is_asked_for_again() {
+    let moto = require!(Moto::start().await);
+    let world = World::start(&moto, 1).await;
+    let instance = &world.group.instances().await[0];
+    let nameless = format!(
+        "<DescribeInstancesResponse><reservationSet><item><instancesSet><item><instanceId>\
+         {instance}</instanceId><privateDnsName/><instanceLifecycle>spot</instanceLifecycle>\
+         </item></instancesSet></item></reservationSet></DescribeInstancesResponse>"
+    );
+    world.aws.fail("DescribeInstances", Fault::Answered(nameless), 1);
+    let node = async || {
+        let view = look(&world.capacity, &world.pool).await;
+        view.size.known().unwrap().instances[0].node.clone()
+    };
+    assert_eq!(node().await, None);
+    assert!(node().await.is_some());
+    assert!(node().await.is_some());
+    assert_eq!(world.aws.calls("DescribeInstances"), 2, "a name that is known is kept");
+}
+
+#[tokio::test]
+async fn protection_that_another_controller_set_since_is_lifted_all_the_same() {
+    let moto = require!(Moto::start().await);
+    let world = World::start(&moto, 1).await;
+    let all: Vec<InstanceId> = world.group.instances().await.into_iter().map(InstanceId).collect();
+    let standby = world.another().await;
+    look(&standby, &world.pool).await;
+    world.capacity.protect(&world.pool, &all).await.unwrap();
+    look(&standby, &world.pool).await;
+    let before = world.aws.calls("SetInstanceProtection");
+    standby.terminate(&world.pool, &all).await.unwrap();
+    assert_eq!(world.aws.calls("SetInstanceProtection"), before + 1);
+    assert_eq!(world.group.desired().await, 0);
 }

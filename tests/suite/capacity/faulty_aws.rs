@@ -51,8 +51,8 @@ struct Way {
 struct Faults {
     /// What befalls the next calls of an action, and how many.
     faults: BTreeMap<&'static str, (Fault, u32)>,
-    /// Calls that came, by action.
-    calls: BTreeMap<String, u32>,
+    /// The actions of the calls that came, in that order.
+    calls: Vec<String>,
     /// Machines that are left for fleets; none is any number.
     machines: Option<u32>,
     /// Requests of fleets by token, and how each was answered.
@@ -91,7 +91,13 @@ impl FaultyAws {
 
     /// How many calls of an action came.
     pub fn calls(&self, action: &str) -> u32 {
-        self.way.state.lock().unwrap().calls.get(action).copied().unwrap_or(0)
+        let calls = self.log().into_iter().filter(|call| call == action).count();
+        u32::try_from(calls).unwrap()
+    }
+
+    /// The actions of all calls that came, in that order.
+    pub fn log(&self) -> Vec<String> {
+        self.way.state.lock().unwrap().calls.clone()
     }
 }
 
@@ -103,7 +109,7 @@ impl Drop for FaultyAws {
 
 impl Faults {
     fn next(&mut self, action: &str) -> Option<Fault> {
-        *self.calls.entry(action.to_owned()).or_default() += 1;
+        self.calls.push(action.to_owned());
         let (fault, times) = self.faults.get_mut(action)?;
         *times = times.checked_sub(1)?;
         Some(fault.clone())

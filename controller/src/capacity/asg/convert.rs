@@ -74,8 +74,13 @@ pub(super) fn activities(activities: &[Activity]) -> Activities {
 /// What EC2 says about an instance.
 pub(super) fn machine(instance: &Instance) -> Option<(InstanceId, Machine)> {
     let id = InstanceId(instance.instance_id()?.to_owned());
+    Some((id, Machine { node: node_of(instance), market: market_of(instance) }))
+}
+
+/// The id of an instance whose protection from scale-in is ours.
+pub(super) fn protected_by_us(instance: &Instance) -> Option<InstanceId> {
     let is_ours = instance.tags().iter().any(|tag| tag.key() == Some(PROTECTION_TAG));
-    Some((id, Machine { node: node_of(instance), market: market_of(instance), is_ours }))
+    instance.instance_id().filter(|_| is_ours).map(|id| InstanceId(id.to_owned()))
 }
 
 /// Whether AWS refused because the instance is no part of a group any more.
