@@ -5,7 +5,9 @@ use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::ledger::Ledger;
 
 use super::{Hint, QueueError, WorkQueue};
-use crate::control::{ControlCommand, ControlReply, LeaderWrite, LifecycleRecord, StragglerRecord};
+use crate::control::{
+    ControlCommand, ControlReply, LeaderWrite, LifecycleRecord, PurchaseRecord, StragglerRecord,
+};
 
 impl WorkQueue {
     /// Claims an action for a generation of leadership; `false` when an equal claim was made
@@ -89,6 +91,26 @@ impl WorkQueue {
         replica: &ReplicaId,
     ) -> Result<(), QueueError> {
         self.lead(generation, LeaderWrite::RemoveStraggler(replica.clone())).await
+    }
+
+    /// Puts a purchase on record, or what came of it.
+    ///
+    /// # Errors
+    /// No answer, or the writer's leadership is over.
+    pub async fn put_purchase(
+        &self,
+        generation: u64,
+        record: PurchaseRecord,
+    ) -> Result<(), QueueError> {
+        self.lead(generation, LeaderWrite::PutPurchase(record)).await
+    }
+
+    /// Takes a purchase off the record.
+    ///
+    /// # Errors
+    /// No answer, or the writer's leadership is over.
+    pub async fn remove_purchase(&self, generation: u64, purchase: &str) -> Result<(), QueueError> {
+        self.lead(generation, LeaderWrite::RemovePurchase(purchase.to_owned())).await
     }
 
     /// Writes the savings ledger of the run.

@@ -8,7 +8,7 @@ use ebbtide_core::time::UnixMillis;
 use super::{Hint, QueueError, WorkQueue};
 use crate::control::{
     ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress, DrainRecord,
-    DrainRequest, EngineRecord, HoldRecord, JournalLine, NodeRecord, ReplicaView,
+    DrainRequest, EngineRecord, HoldRecord, JournalLine, NodeRecord, PurchaseBook, ReplicaView,
     ResizeConfirmation, ResizeRecord, TrainerRecord,
 };
 
@@ -32,6 +32,28 @@ impl WorkQueue {
         match self.port.control(ControlCommand::ReadReplica(replica.clone())).await? {
             ControlReply::Replica(view) => Ok(*view),
             other => Err(QueueError::unexpected("the control keys", &other)),
+        }
+    }
+
+    /// Gives the store this name, unless it has one; answers the name that holds.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn name_store(&self, name: &str) -> Result<String, QueueError> {
+        match self.port.control(ControlCommand::NameStore(name.to_owned())).await? {
+            ControlReply::Store(name) => Ok(name),
+            other => Err(QueueError::unexpected("the name of the store", &other)),
+        }
+    }
+
+    /// The name of the store, and the purchases on record.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn purchases(&self) -> Result<PurchaseBook, QueueError> {
+        match self.port.control(ControlCommand::ReadPurchases).await? {
+            ControlReply::Purchases(book) => Ok(*book),
+            other => Err(QueueError::unexpected("the purchases", &other)),
         }
     }
 

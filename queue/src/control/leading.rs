@@ -4,7 +4,7 @@
 use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::ledger::Ledger;
 
-use super::{LifecycleRecord, StragglerRecord};
+use super::{LifecycleRecord, PurchaseRecord, StragglerRecord};
 
 /// One write of the leader. Each may be repeated.
 #[derive(Debug, Clone)]
@@ -23,6 +23,10 @@ pub enum LeaderWrite {
     RemoveStraggler(ReplicaId),
     /// Writes the savings ledger of the run.
     PutLedger(Box<Ledger>),
+    /// Puts a purchase on record, or what came of it; the store sets when.
+    PutPurchase(PurchaseRecord),
+    /// Takes the purchase of this name off the record.
+    RemovePurchase(String),
     /// Adds a line to the journal of sizing and keeps about so many, the newest ones.
     AddJournal {
         /// The line.

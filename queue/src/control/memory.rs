@@ -9,8 +9,8 @@ use ebbtide_core::time::UnixMillis;
 use super::{
     CheckpointRecord, ClosingReport, ControlCommand, ControlReply, ControlView, DrainProgress,
     DrainRecord, DrainRequest, EngineRecord, HoldRecord, JournalLine, LeaderWrite, LifecycleRecord,
-    NodeRecord, REPORTS_KEPT, ReplicaView, ResizeConfirmation, ResizeRecord, StragglerRecord,
-    TrainerRecord, VersionRecord,
+    NodeRecord, PurchaseRecord, REPORTS_KEPT, ReplicaView, ResizeConfirmation, ResizeRecord,
+    StoreRecord, StragglerRecord, TrainerRecord, VersionRecord,
 };
 
 /// The control keys of one run.
@@ -32,6 +32,8 @@ pub struct MemoryControl {
     version: VersionRecord,
     reaper_beat: Option<UnixMillis>,
     ledger: Option<Ledger>,
+    store: Option<StoreRecord>,
+    purchases: BTreeMap<String, PurchaseRecord>,
 }
 
 impl MemoryControl {
@@ -114,6 +116,13 @@ impl MemoryControl {
                 return ControlReply::Outdated;
             }
             ControlCommand::Lead { write, .. } => self.lead(write, now),
+            ControlCommand::NameStore(name) => {
+                let name = || StoreRecord { name: name.clone(), named_at: now };
+                return ControlReply::Store(self.store.get_or_insert_with(name).name.clone());
+            }
+            ControlCommand::ReadPurchases => {
+                return ControlReply::Purchases(Box::new(self.view(now).into_purchases()));
+            }
             ControlCommand::Read => return ControlReply::View(Box::new(self.view(now))),
             ControlCommand::ReadReplica(replica) => {
                 let view = self.view(now).into_replica(replica.clone());
@@ -142,6 +151,13 @@ impl MemoryControl {
             }
             LeaderWrite::RemoveStraggler(replica) => {
                 self.stragglers.remove(replica);
+            }
+            LeaderWrite::PutPurchase(record) => {
+                let record = PurchaseRecord { noted_at: now, ..record.clone() };
+                self.purchases.insert(record.purchase.clone(), record);
+            }
+            LeaderWrite::RemovePurchase(purchase) => {
+                self.purchases.remove(purchase);
             }
             LeaderWrite::PutLedger(ledger) => self.ledger = Some(**ledger),
             LeaderWrite::AddJournal { line, kept } => {
@@ -228,6 +244,8 @@ impl MemoryControl {
             version: self.version.clone(),
             reaper_beat: self.reaper_beat,
             ledger: self.ledger,
+            store: self.store.clone(),
+            purchases: self.purchases.values().cloned().collect(),
         }
     }
 }

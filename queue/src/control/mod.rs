@@ -7,6 +7,7 @@ mod drains;
 mod fields;
 mod leading;
 mod memory;
+mod purchases;
 mod records;
 mod reports;
 mod resize;
@@ -22,6 +23,7 @@ pub use ebbtide_core::observation::TrainerPhase;
 pub use fields::{FieldError, Fields, from_fields, to_fields};
 pub use leading::LeaderWrite;
 pub use memory::MemoryControl;
+pub use purchases::{InstanceIds, PurchaseBook, PurchaseRecord, StoreRecord};
 pub use records::{
     CheckpointRecord, EngineRecord, HoldRecord, LifecycleRecord, NodeRecord, NodeRole, NodeState,
     StragglerRecord, TrainerRecord, VersionRecord,
@@ -106,6 +108,10 @@ pub enum ControlCommand {
         /// What to write.
         write: LeaderWrite,
     },
+    /// Gives the store this name, unless it has one.
+    NameStore(String),
+    /// Reads the name of the store and the purchases on record.
+    ReadPurchases,
     /// Reads everything.
     Read,
     /// Reads what concerns one replica, but for its nodes.
@@ -134,6 +140,10 @@ pub enum ControlReply {
     Reports(Vec<ClosingReport>),
     /// To [`ControlCommand::ReadJournal`]: the newest first.
     Journal(Vec<JournalLine>),
+    /// To [`ControlCommand::NameStore`]: the name that holds.
+    Store(String),
+    /// To [`ControlCommand::ReadPurchases`].
+    Purchases(Box<PurchaseBook>),
     /// To [`ControlCommand::Read`].
     View(Box<ControlView>),
     /// To [`ControlCommand::ReadReplica`].
@@ -169,6 +179,10 @@ pub struct ControlView {
     pub reaper_beat: Option<UnixMillis>,
     /// What the run has cost, once a controller has counted.
     pub ledger: Option<Ledger>,
+    /// The store's name, once it was asked for.
+    pub store: Option<StoreRecord>,
+    /// Purchases that were not answered, or whose nodes do not show yet.
+    pub purchases: Vec<PurchaseRecord>,
 }
 
 /// What the control keys say to one replica, at one moment. Reading it costs the same however many
@@ -206,6 +220,11 @@ impl ControlView {
             version: self.version,
             reaper_beat: self.reaper_beat,
         }
+    }
+
+    /// What of it concerns purchases.
+    pub fn into_purchases(self) -> PurchaseBook {
+        PurchaseBook { now: self.now, store: self.store, purchases: self.purchases }
     }
 
     /// Nodes that stand idle although they stay, since their EP group lost another one, and for how

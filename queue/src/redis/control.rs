@@ -22,10 +22,11 @@ use crate::control::{
 const UNREAD_HOLD: Duration = Duration::from_mins(1);
 
 const KINDS: [&str; 6] = ["node", "drain", "engine", "hold", "lifecycle", "straggler"];
+const KINDS: [&str; 7] = ["node", "drain", "engine", "hold", "lifecycle", "straggler", "purchase"];
 /// Records of which there is one, and that concern every replica.
 const SINGLES: [&str; 3] = ["trainer", "version", "reaper"];
 /// Records of which there is one, and that concern the controller.
-const ACCOUNTS: [&str; 1] = ["ledger"];
+const ACCOUNTS: [&str; 2] = ["ledger", "meta"];
 
 /// A record of nothing but the moment at which it is written.
 const NO_FIELDS: Fields = Fields::new();
@@ -107,6 +108,14 @@ pub(super) async fn carry_out(
         ControlCommand::Lead { generation, write } => {
             leading::carry_out(port, generation, write).await
         }
+        ControlCommand::NameStore(name) => {
+            let keys = [key(port, "meta", "")];
+            let name = [name.into_bytes()];
+            let holds: String =
+                port.call_function(Function::ControlStore, &keys, &name, CALL_TRIES).await?;
+            Ok(ControlReply::Store(holds))
+        }
+        ControlCommand::ReadPurchases => read_purchases(port).await,
         ControlCommand::Read => read_all(port).await,
         ControlCommand::ReadReplica(replica) => read_replica(port, replica).await,
     }
@@ -285,8 +294,7 @@ async fn record_keys_of_all(port: &RedisPort) -> Result<Vec<(&'static str, Strin
 pub(super) async fn all_keys(port: &RedisPort) -> Result<Vec<String>, QueueError> {
     let records = record_keys_of_all(port).await?.into_iter().map(|(_, key)| key);
     let indexes = KINDS.iter().map(|kind| key(port, &format!("{kind}s"), ""));
-    let others =
-        ["meta", "generation", "claims", "reports", "journal"].map(|name| key(port, name, ""));
+    let others = ["generation", "claims", "reports", "journal"].map(|name| key(port, name, ""));
     Ok(records.chain(indexes).chain(others).collect())
 }
 
@@ -295,6 +303,19 @@ pub(super) async fn all_keys(port: &RedisPort) -> Result<Vec<String>, QueueError
 pub(super) async fn read_all(port: &RedisPort) -> Result<ControlReply, QueueError> {
     let wanted = record_keys_of_all(port).await?;
     Ok(ControlReply::View(Box::new(read(port, &wanted).await?)))
+}
+
+/// Reads the name of the store and the purchases.
+async fn read_purchases(port: &RedisPort) -> Result<ControlReply, QueueError> {
+    let index = key(port, "purchases", "");
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("SMEMBERS").arg(&index);
+    let members: Result<(Vec<String>,), _> = port.link.query(&index, &pipeline).await;
+    let (members,) = members.map_err(|error| error.to_queue_error())?;
+    let own = members.iter().map(|member| ("purchase", key(port, "purchase", member)));
+    let wanted: Vec<_> = own.chain([("meta", key(port, "meta", ""))]).collect();
+    let book = read(port, &wanted).await?.into_purchases();
+    Ok(ControlReply::Purchases(Box::new(book)))
 }
 
 /// Reads the drain of one replica, whether it is slow, and what there is only one of.
@@ -356,6 +377,8 @@ fn add_to_view(view: &mut ControlView, kind: &str, fields: &Fields) -> Result<()
             }
         }
         "version" => view.version = decode(fields)?,
+        "purchase" => view.purchases.push(decode(fields)?),
+        "meta" if fields.contains_key("store") => view.store = Some(decode(fields)?),
         "ledger" => view.ledger = Some(decode(fields)?),
         "reaper" => {
             let beat = fields.get("heartbeat").and_then(|text| text.parse().ok());

@@ -29,6 +29,10 @@ pub(super) async fn carry_out(
             leader.put("straggler", record.replica.as_str(), "named_at", &record).await
         }
         LeaderWrite::RemoveStraggler(replica) => leader.remove("straggler", replica.as_str()).await,
+        LeaderWrite::PutPurchase(record) => {
+            leader.put("purchase", &record.purchase, "noted_at", &record).await
+        }
+        LeaderWrite::RemovePurchase(purchase) => leader.remove("purchase", &purchase).await,
         LeaderWrite::PutLedger(ledger) => leader.put("ledger", "", "", &*ledger).await,
         LeaderWrite::AddJournal { line, kept } => leader.add_journal(line, kept).await,
     }

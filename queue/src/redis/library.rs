@@ -41,6 +41,7 @@ pub(super) enum Function {
     ControlMark,
     ControlReport,
     ControlJournal,
+    ControlStore,
 }
 
 impl Function {
@@ -77,6 +78,7 @@ impl Function {
             Self::ControlMark => "control_mark",
             Self::ControlReport => "control_report",
             Self::ControlJournal => "control_journal",
+            Self::ControlStore => "control_store",
         }
     }
 
@@ -106,7 +108,7 @@ const SHARED: [&str; 2] = files!["prelude", "inspecting"];
 
 /// The functions, each a block of its own, with what it alone needs before it: all that is shared
 /// must fit into the 200 local variables that Lua allows.
-const BLOCKS: [&str; 30] = files![
+const BLOCKS: [&str; 31] = files![
     "enqueue",
     "writing" "leasing" "exchange",
     "renew",
@@ -137,6 +139,7 @@ const BLOCKS: [&str; 30] = files![
     "control_mark",
     "control_report",
     "control_journal",
+    "control_store",
 ];
 
 pub(super) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {

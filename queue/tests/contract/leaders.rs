@@ -6,8 +6,8 @@ use ebbtide_core::ids::{NodeName, ReplicaId};
 use ebbtide_core::ledger::Ledger;
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::control::{
-    ControlView, DrainReason, DrainRequest, EngineRecord, LifecycleRecord, NodeNames, NodeRecord,
-    NodeState, StragglerRecord, from_fields,
+    ControlView, DrainReason, DrainRequest, EngineRecord, InstanceIds, LifecycleRecord, NodeNames,
+    NodeRecord, NodeState, PurchaseRecord, StragglerRecord, from_fields,
 };
 
 use super::worlds::*;
@@ -25,6 +25,16 @@ fn lifecycle(instance: &str) -> LifecycleRecord {
         hook: "drain".to_owned(),
         token: None,
         seen_at: UnixMillis(0),
+    }
+}
+
+fn purchase(name: &str) -> PurchaseRecord {
+    PurchaseRecord {
+        purchase: name.to_owned(),
+        pool: "spot-a".parse().unwrap(),
+        terms: "2 nodes".to_owned(),
+        instances: InstanceIds::default(),
+        noted_at: UnixMillis(0),
     }
 }
 
@@ -54,6 +64,7 @@ async fn everything_that_a_leader_writes_is_refused_once_another_has_claimed_any
     queue.request_drain(request(4)).await.unwrap();
     queue.put_lifecycle(4, lifecycle("i-1")).await.unwrap();
     queue.put_straggler(4, named(0.5)).await.unwrap();
+    queue.put_purchase(4, purchase("by-4")).await.unwrap();
     queue.put_ledger(4, ledger(4)).await.unwrap();
     queue.add_journal(4, "by 4".to_owned(), 10).await.unwrap();
 
@@ -70,6 +81,8 @@ async fn everything_that_a_leader_writes_is_refused_once_another_has_claimed_any
         queue.remove_lifecycle(4, "i-1").await,
         queue.put_straggler(4, named(0.25)).await,
         queue.remove_straggler(4, &replica).await,
+        queue.put_purchase(4, purchase("late")).await,
+        queue.remove_purchase(4, "by-4").await,
         queue.put_ledger(4, ledger(9)).await,
         queue.add_journal(4, "late".to_owned(), 10).await,
         queue.request_drain(request(4)).await.map(drop),
@@ -94,11 +107,13 @@ async fn everything_that_a_leader_writes_is_refused_once_another_has_claimed_any
     }
     queue.remove_straggler(5, &replica).await.unwrap();
     queue.remove_lifecycle(5, "i-1").await.unwrap();
+    queue.remove_purchase(5, "by-4").await.unwrap();
     queue.remove_drain(5, &replica).await.unwrap();
     queue.remove_node(5, &node).await.unwrap();
     let view = queue.view().await.unwrap();
     assert!(view.nodes.is_empty() && view.drains.is_empty() && view.engines.is_empty());
     assert!(view.stragglers.is_empty() && view.lifecycles.is_empty());
+    assert!(view.purchases.is_empty());
 }
 
 fn engine(replica: &ReplicaId) -> EngineRecord {

@@ -14,6 +14,7 @@ mod leaders;
 mod lengths;
 mod links;
 mod outages;
+mod purchases;
 mod refusals;
 mod resizes;
 mod vectors;
