@@ -57,12 +57,20 @@ impl ActuateError {
         }
     }
 
+    /// Nodes that came although not all did.
+    fn came(&self) -> u32 {
+        match self {
+            Self::Capacity(error) => error.came(),
+            _ => 0,
+        }
+    }
+
     /// What goes on record of an action that was not carried out; it is told in the log, too.
     pub fn into_outcome(self, action: &impl Display) -> Outcome {
         tracing::warn!(error = %self, %action, "action was not carried out");
         let why = self.to_string();
         match self.refusal() {
-            Some(kind) => Outcome::Refused { kind, why },
+            Some(kind) => Outcome::Refused { kind, why, came: self.came() },
             None => Outcome::Failed(why),
         }
     }

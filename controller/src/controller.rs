@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::announce::announce_leadership;
 use crate::autoscale::Autoscaler;
-use crate::capacity::Capacity;
+use crate::capacity::{Capacity, Desk};
 use crate::events::EventFlow;
 use crate::events::follow::Follower;
 use crate::events::queue::EventQueue;
@@ -183,6 +183,8 @@ pub async fn run(
         let (standing, leadership) = watch::channel(None);
         let (leader, ended) = (outside.leader.clone(), stop.clone());
         tasks.spawn(async move { leader.campaign(standing, ended).await });
+        let desk = Desk { queue: queue.clone(), leadership: leadership.clone() };
+        outside.capacity.keep_books(&desk);
         let process = draw();
         let attendants = Attendants {
             queue: queue.clone(),

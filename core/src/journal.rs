@@ -110,9 +110,16 @@ pub enum Outcome {
         kind: FailureKind,
         /// What the provider said.
         why: String,
+        /// Nodes that came of it all the same: the rest was refused.
+        #[serde(default, skip_serializing_if = "is_none")]
+        came: u32,
     },
     /// It was tried, and this is why it was not carried out.
     Failed(String),
+}
+
+fn is_none(came: &u32) -> bool {
+    *came == 0
 }
 
 impl Outcome {
@@ -121,7 +128,10 @@ impl Outcome {
         match self {
             Self::Done => Some(ActionResult::Done),
             Self::Recommended => None,
-            Self::Refused { kind, .. } => Some(ActionResult::Refused(*kind)),
+            Self::Refused { kind, came: 0, .. } => Some(ActionResult::Refused(*kind)),
+            Self::Refused { kind, came, .. } => {
+                Some(ActionResult::Partly { kind: *kind, came: *came })
+            }
             Self::Failed(_) => Some(ActionResult::Failed),
         }
     }

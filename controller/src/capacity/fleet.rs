@@ -2,18 +2,18 @@
 //!
 //! A replica is bought whole or not at all, in one zone, at once: the answer has the instances or
 //! says why there are none. Nothing heals: what is lost is missing until it is asked for again, and
-//! what was asked for is what lives. A call that is repeated while the pool is as it was has the
-//! same token, so EC2 answers it with the same instances; those that it does not show yet are
-//! remembered until it does.
+//! what was asked for is what lives. Each purchase has a name that the run's store knows before it
+//! is made (`books`), so that no answer is lost for good; an instance is the run's own by the name
+//! of that store (`shown`), since other runs may have the same name and pools.
 
+mod books;
 mod launch;
+mod shown;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use aws_sdk_ec2::types::{Instance, InstanceStateName};
 use ebbtide_core::ids::RunId;
 use ebbtide_core::observation::{
     Activities, FailureKind, InstanceId, InstanceState, InstanceView, LaunchFailure, PoolSize,
@@ -21,16 +21,16 @@ use ebbtide_core::observation::{
 };
 use ebbtide_core::policy::{FleetLaunch, Pool, PoolName, Provider};
 use ebbtide_core::time::UnixMillis;
-use tokio::time::Instant;
+use ebbtide_queue::control::{InstanceIds, PurchaseRecord};
+use futures::future::join_all;
 
-use super::ec2::{Instances, filter, is_in, market_of, node_of};
-use super::{Capacity, CapacityError, look_at_each};
+use super::ec2::{Instances, filter};
+use super::{Capacity, CapacityError, Desk, look_at_each};
 use crate::aws::call;
 use crate::metrics::ApiCalls;
-use launch::{Bought, POOL_TAG, RUN_TAG, judge, request, token};
-
-/// Longest time until EC2 shows what it launched (its answers are eventually consistent).
-const SHOWN_WITHIN: Duration = Duration::from_secs(180);
+use books::{Books, Page, new_purchase};
+use launch::{Bought, Order, POOL_TAG, RUN_TAG, judge, request, terms};
+use shown::{Shown, Sorted, remark};
 
 /// Failures that a pool remembers.
 const FAILURES_LIMIT: usize = 16;
@@ -40,18 +40,24 @@ pub struct FleetCapacity {
     instances: Instances,
     run: RunId,
     now: fn() -> UnixMillis,
+    books: Books,
     pools: Mutex<BTreeMap<PoolName, Memory>>,
 }
 
 /// What is remembered of a pool.
 #[derive(Default)]
 struct Memory {
-    /// Launched, and not shown yet.
-    launched: BTreeMap<InstanceId, Instant>,
-    /// Answers so far: what was answered is asked for anew under another token.
-    answers: u64,
     newest_at: Option<UnixMillis>,
     failures: VecDeque<LaunchFailure>,
+}
+
+/// One look at a pool.
+struct Look {
+    /// Its own instances that are not gone, those included that EC2 does not show yet.
+    instances: Vec<InstanceView>,
+    strangers: Vec<InstanceId>,
+    shown: Shown,
+    page: Page,
 }
 
 impl FleetCapacity {
@@ -64,40 +70,49 @@ impl FleetCapacity {
         now: fn() -> UnixMillis,
     ) -> Self {
         let client = aws_sdk_ec2::Client::new(config);
-        Self { instances: Instances { client, calls }, run, now, pools: Mutex::default() }
+        let instances = Instances { client, calls };
+        Self { instances, run, now, books: Books::default(), pools: Mutex::default() }
     }
 
     fn memory(&self) -> MutexGuard<'_, BTreeMap<PoolName, Memory>> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The instances of a pool that are not gone, those included that EC2 does not show yet.
-    async fn read(&self, pool: &Pool) -> Result<Vec<InstanceView>, CapacityError> {
+    async fn read(&self, pool: &Pool) -> Result<Look, CapacityError> {
         launch_of(pool)?;
-        let alive = ["pending", "running", "shutting-down", "stopping", "stopped"];
         let filters = vec![
             filter(&format!("tag:{RUN_TAG}"), vec![self.run.to_string()]),
             filter(&format!("tag:{POOL_TAG}"), vec![pool.name.to_string()]),
-            filter("instance-state-name", alive.map(str::to_owned).into()),
         ];
-        let found = self.instances.filtered(filters).await?;
-        let mut shown: Vec<InstanceView> = found.iter().filter_map(view).collect();
-        let mut pools = self.memory();
-        let memory = pools.entry(pool.name.clone()).or_default();
-        memory.launched.retain(|id, at| {
-            at.elapsed() < SHOWN_WITHIN && !shown.iter().any(|instance| instance.id == *id)
-        });
-        let hidden = memory.launched.keys().cloned();
-        shown.extend(hidden.map(|id| InstanceView {
+        let found = self.instances.filtered(filters);
+        let (page, found) = tokio::try_join!(self.books.read(), found)?;
+        let shown = Shown::read(&found);
+        let recorded = match shown.has_others(&page.store) {
+            true => self.books.recorded().await?,
+            false => BTreeSet::new(),
+        };
+        let Sorted { own: mut instances, strangers } = shown.sort(&page.store, &recorded);
+        if page.is_new && !strangers.is_empty() {
+            // What a store that was lost knew is bought anew only when nobody has told of it.
+            let (what, count) = (format!("pool {}", pool.name), strangers.len());
+            let problem = format!(
+                "the store of the run is new, and {count} instances that may be its own have not \
+                 reported to it yet"
+            );
+            return Err(CapacityError::Unavailable { what, problem });
+        }
+        let bought = page.fresh_of(&pool.name).flat_map(|record| &record.instances.0);
+        let hidden = bought.filter(|id| !shown.has(id)).cloned();
+        instances.extend(hidden.map(|id| InstanceView {
             zone: pool.zone.clone(),
             market: Some(pool.market),
             ..InstanceView::new(id, InstanceState::Pending)
         }));
-        Ok(shown)
+        Ok(Look { instances, strangers, shown, page })
     }
 
     async fn look(&self, pool: &Pool) -> Result<PoolView, CapacityError> {
-        let instances = self.read(pool).await?;
+        let look = self.read(pool).await?;
         let pools = self.memory();
         let memory = pools.get(&pool.name);
         let activities = memory.map_or_else(Activities::default, |memory| Activities {
@@ -105,40 +120,82 @@ impl FleetCapacity {
             failures: memory.failures.iter().cloned().collect(),
         });
         let size = PoolSize {
-            desired: counted(&instances),
-            instances,
+            desired: counted(&look.instances),
+            instances: look.instances,
             is_unmanaged: true,
+            remarks: remark(&look.strangers).into_iter().collect(),
             ..PoolSize::default()
         };
         let (size, activities) = (Signal::fresh(size), Signal::fresh(activities));
         Ok(PoolView { name: pool.name.clone(), size, activities })
     }
 
-    /// Buys one replica.
-    async fn buy(&self, pool: &Pool, nodes: u32, token: String) -> Result<(), CapacityError> {
+    /// Writes down what is bought now, of so many nodes each. What was asked for and not answered
+    /// is asked for again under its name, and before it is settled nothing on other terms.
+    async fn order(
+        &self,
+        pool: &Pool,
+        look: &Look,
+        sizes: &[u32],
+    ) -> Result<Vec<Order>, CapacityError> {
         let launch = launch_of(pool)?;
-        let fleet = request(pool, launch, &self.run, nodes, token);
+        for purchase in look.page.expired() {
+            self.books.strike(purchase).await?;
+        }
+        let is_open = |record: &&PurchaseRecord| {
+            record.instances.is_empty() && !look.shown.has_bought(&record.purchase)
+        };
+        let mut open: Vec<_> = look.page.fresh_of(&pool.name).filter(is_open).collect();
+        let mut orders = Vec::new();
+        for nodes in sizes {
+            let terms = terms(pool, launch, *nodes);
+            let place = open.iter().position(|record| record.terms == terms);
+            let record = match place {
+                Some(place) => open.remove(place).clone(),
+                None => new_purchase(&pool.name, terms),
+            };
+            orders.push(Order { record, nodes: *nodes });
+        }
+        let is_wanted =
+            |left: &&PurchaseRecord| orders.iter().any(|order| order.record.terms == left.terms);
+        if let Some(other) = open.iter().find(|left| !is_wanted(left)) {
+            let what = "CreateFleet".to_owned();
+            let problem = format!("it was asked for {} and nobody knows yet", other.terms);
+            return Err(CapacityError::Unavailable { what, problem });
+        }
+        for order in &orders {
+            self.books.write(order.record.clone()).await?;
+        }
+        Ok(orders)
+    }
+
+    /// Buys one replica; answers its nodes.
+    async fn buy(&self, pool: &Pool, store: &str, order: Order) -> Result<u32, CapacityError> {
+        let fleet = request(pool, launch_of(pool)?, &self.run, store, &order);
         let created = call("CreateFleet", &self.instances.calls, || {
             fleet.clone().send_with(&self.instances.client)
         })
         .await;
         let outcome = match created {
-            Ok(reply) => judge(&reply, nodes),
+            Ok(reply) => judge(&reply, order.nodes),
             Err(error) => Err((CapacityError::from(error), BTreeSet::new())),
         };
         match outcome {
             Ok(Bought(instances)) => {
-                let mut pools = self.memory();
-                let memory = pools.entry(pool.name.clone()).or_default();
-                memory.newest_at = Some((self.now)());
-                let now = Instant::now();
-                memory.launched.extend(instances.into_iter().map(|id| (id, now)));
-                Ok(())
+                self.memory().entry(pool.name.clone()).or_default().newest_at = Some((self.now)());
+                let record = PurchaseRecord { instances: InstanceIds(instances), ..order.record };
+                // Not written down, it is asked for again under the same name.
+                if let Err(error) = self.books.write(record).await {
+                    tracing::warn!(%error, "a purchase was not written down as answered");
+                }
+                Ok(order.nodes)
             }
+            Err((error, _)) if !is_answer(&error) => Err(error),
             Err((error, part)) => {
                 self.note_failure(pool, &error);
                 // Less than a replica is worth nothing.
                 self.end(&part).await?;
+                self.books.strike(&order.record.purchase).await?;
                 Err(error)
             }
         }
@@ -167,6 +224,37 @@ impl FleetCapacity {
         .await?;
         Ok(())
     }
+
+    /// Takes what was ended out of the purchases that it came from.
+    async fn write_off(
+        &self,
+        pool: &Pool,
+        page: &Page,
+        ended: &BTreeSet<InstanceId>,
+    ) -> Result<(), CapacityError> {
+        for record in page.fresh_of(&pool.name) {
+            let left = &record.instances.0 - ended;
+            if left == record.instances.0 {
+                continue;
+            }
+            if left.is_empty() {
+                self.books.strike(&record.purchase).await?;
+            } else {
+                let instances = InstanceIds(left);
+                self.books.write(PurchaseRecord { instances, ..record.clone() }).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether EC2 has answered what was asked. That it knows the name of another request is none: by
+/// then it shows what it launched under it.
+fn is_answer(error: &CapacityError) -> bool {
+    match error {
+        CapacityError::Refused { code, .. } => code != "IdempotentParameterMismatch",
+        _ => false,
+    }
 }
 
 fn launch_of(pool: &Pool) -> Result<&FleetLaunch, CapacityError> {
@@ -181,26 +269,25 @@ fn counted(instances: &[InstanceView]) -> u32 {
     u32::try_from(counted).unwrap_or(u32::MAX)
 }
 
-fn view(instance: &Instance) -> Option<InstanceView> {
-    let id = InstanceId(instance.instance_id()?.to_owned());
-    let is = |state| is_in(instance, &state);
-    let state = match () {
-        () if is(InstanceStateName::Pending) => InstanceState::Pending,
-        () if is(InstanceStateName::Running) => InstanceState::InService,
-        () if is(InstanceStateName::ShuttingDown) => InstanceState::Terminating,
-        () => InstanceState::Aside,
-    };
-    let zone = instance.placement().and_then(|placement| placement.availability_zone());
-    Some(InstanceView {
-        node: node_of(instance),
-        zone: zone.and_then(|zone| zone.parse().ok()),
-        market: Some(market_of(instance)),
-        ..InstanceView::new(id, state)
-    })
+/// What came of several purchases: all, or why the first that was refused was, or not answered.
+fn conclude(results: Vec<Result<u32, CapacityError>>) -> Result<(), CapacityError> {
+    let came: u32 = results.iter().flatten().sum();
+    let mut errors: Vec<CapacityError> = results.into_iter().filter_map(Result::err).collect();
+    // The sort is stable: a refusal says more than silence.
+    errors.sort_by_key(|error| error.refusal().is_none());
+    match errors.into_iter().next() {
+        None => Ok(()),
+        Some(error) if came == 0 => Err(error),
+        Some(error) => Err(CapacityError::Partly { came, error: Box::new(error) }),
+    }
 }
 
 #[async_trait]
 impl Capacity for FleetCapacity {
+    fn keep_books(&self, desk: &Desk) {
+        self.books.open(desk);
+    }
+
     async fn observe(&self, pools: &[&Pool]) -> Vec<PoolView> {
         look_at_each(pools, |pool| self.look(pool)).await
     }
@@ -214,36 +301,25 @@ impl Capacity for FleetCapacity {
     }
 
     async fn raise(&self, pool: &Pool, from: u32, to: u32, gang: u32) -> Result<(), CapacityError> {
-        let present = self.read(pool).await?;
-        if counted(&present) != from || to <= from {
-            return Err(CapacityError::moved(pool, from, counted(&present)));
+        let look = self.read(pool).await?;
+        let found = counted(&look.instances);
+        if found != from || to <= from {
+            return Err(CapacityError::moved(pool, from, found));
         }
-        let answers = self.memory().get(&pool.name).map_or(0, |memory| memory.answers);
         let gang = gang.max(1);
-        let starts = (0..to - from).step_by(usize::try_from(gang).unwrap_or(usize::MAX));
-        let bought = starts.map(|start| {
-            let nodes = gang.min(to - from - start);
-            self.buy(pool, nodes, token(&self.run, pool, &present, answers, start))
-        });
-        let bought = futures::future::join_all(bought).await;
-        let is_answer = |outcome: &Result<(), CapacityError>| {
-            !matches!(outcome, Err(CapacityError::Unavailable { .. }))
-        };
-        // Without an answer the same is asked for again.
-        if bought.iter().all(is_answer) {
-            self.memory().entry(pool.name.clone()).or_default().answers += 1;
-        }
-        bought.into_iter().collect()
+        let starts = (from..to).step_by(usize::try_from(gang).unwrap_or(usize::MAX));
+        let sizes: Vec<u32> = starts.map(|start| gang.min(to - start)).collect();
+        let orders = self.order(pool, &look, &sizes).await?;
+        let store = look.page.store.as_str();
+        conclude(join_all(orders.into_iter().map(|order| self.buy(pool, store, order))).await)
     }
 
     async fn terminate(&self, pool: &Pool, instances: &[InstanceId]) -> Result<(), CapacityError> {
-        let present = self.read(pool).await?;
-        let own = present.iter().filter(|one| one.state.counts() && instances.contains(&one.id));
+        let look = self.read(pool).await?;
+        let present = look.instances.iter();
+        let own = present.filter(|one| one.state.counts() && instances.contains(&one.id));
         let own = own.map(|instance| instance.id.clone()).collect();
         self.end(&own).await?;
-        for id in &own {
-            self.memory().entry(pool.name.clone()).or_default().launched.remove(id);
-        }
-        Ok(())
+        self.write_off(pool, &look.page, &own).await
     }
 }

@@ -9,7 +9,7 @@ use ebbtide_core::observation::{InstanceId, PoolView};
 use ebbtide_core::policy::{Pool, PoolName, ProviderKind};
 use futures::future::join_all;
 
-use super::{Capacity, CapacityError, LOOK_LIMIT, unread};
+use super::{Capacity, CapacityError, Desk, LOOK_LIMIT, unread};
 
 /// Providers by kind; a policy that changes may use others than before.
 #[derive(Default, Clone)]
@@ -53,6 +53,10 @@ async fn observe_own(provider: &dyn Capacity, pools: &[&Pool]) -> Vec<PoolView> 
 
 #[async_trait]
 impl Capacity for MixedCapacity {
+    fn keep_books(&self, desk: &Desk) {
+        self.providers.values().for_each(|provider| provider.keep_books(desk));
+    }
+
     async fn observe(&self, pools: &[&Pool]) -> Vec<PoolView> {
         let looks = by_kind(pools).into_values().map(|own| async move {
             match self.of(own[0]) {

@@ -18,9 +18,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ebbtide_core::observation::{FailureKind, InstanceId, PoolView};
 use ebbtide_core::policy::Pool;
+use ebbtide_queue::client::WorkQueue;
 use thiserror::Error;
+use tokio::sync::watch;
 
 use crate::aws::AwsError;
+use crate::leader::Leadership;
 
 /// Longest time that one call may take, its retries included.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
@@ -49,6 +52,14 @@ pub enum CapacityError {
         code: String,
         /// What the provider said.
         message: String,
+    },
+    /// A part of what was asked for came, and the rest did not.
+    #[error("{came} nodes came, and of the others: {error}")]
+    Partly {
+        /// Nodes that came.
+        came: u32,
+        /// Why the others did not.
+        error: Box<CapacityError>,
     },
     /// The pool is not as it was when the decision was made.
     #[error("pool {pool} must be at {expected} nodes to be raised, got {got}; nothing was written")]
@@ -106,6 +117,7 @@ impl CapacityError {
             Self::Refused { code, message, .. } => {
                 Some(FailureKind::of_text(&format!("{code}: {message}")))
             }
+            Self::Partly { error, .. } => error.refusal(),
             Self::Unavailable { .. }
             | Self::Moved { .. }
             | Self::Foreign { .. }
@@ -113,19 +125,41 @@ impl CapacityError {
         }
     }
 
+    /// Nodes that came although not all did.
+    pub fn came(&self) -> u32 {
+        match self {
+            Self::Partly { came, .. } => *came,
+            _ => 0,
+        }
+    }
+
     /// Whether the same call may succeed later without anybody changing anything.
     pub fn is_retriable(&self) -> bool {
         match self {
             Self::Unavailable { .. } | Self::Moved { .. } => true,
+            Self::Partly { error, .. } => error.is_retriable(),
             Self::Refused { code, .. } => FailureKind::of_text(code) == FailureKind::Throttled,
             Self::Foreign { .. } | Self::Absent { .. } => false,
         }
     }
 }
 
+/// Where a provider keeps books that outlive this process: the store of the run, written to by who
+/// leads.
+#[derive(Clone)]
+pub struct Desk {
+    /// The run's queue.
+    pub queue: WorkQueue,
+    /// Whether this controller leads.
+    pub leadership: watch::Receiver<Option<Leadership>>,
+}
+
 /// A capacity provider.
 #[async_trait]
 pub trait Capacity: Send + Sync {
+    /// Tells where books may be kept, once there is a store and before anything else is asked.
+    fn keep_books(&self, _: &Desk) {}
+
     /// Looks at the pools. A pool that cannot be read has an unknown size; its siblings are not
     /// affected.
     async fn observe(&self, pools: &[&Pool]) -> Vec<PoolView>;

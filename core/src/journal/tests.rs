@@ -66,7 +66,8 @@ fn recorded_run_in(world: World) -> (SizingTerms, Vec<Record>) {
         let why = || "LimitExceeded".to_owned();
         let outcome = match tick % 100 {
             3 => Outcome::Failed(why()),
-            53 => Outcome::Refused { kind: FailureKind::Quota, why: why() },
+            53 => Outcome::Refused { kind: FailureKind::Quota, why: why(), came: 0 },
+            54 => Outcome::Refused { kind: FailureKind::Capacity, why: why(), came: 1 },
             _ => Outcome::Done,
         };
         records.push(record(&world, &plan, &outcome, tick == 0));

@@ -111,7 +111,7 @@ impl PoolMemory {
         }
         next.writer.note_found(size.desired, now);
         next.count_losses(self, now);
-        next.end_bench(counted > self.counted, now);
+        next.end_bench(counted > self.counted, size.is_unmanaged, now);
         if next.unanswered.take().is_some_and(|before| size.desired <= before) {
             next.send_to_bench(FailureKind::TimedOut, Duration::ZERO, now);
         }
@@ -144,11 +144,13 @@ impl PoolMemory {
     }
 
     /// A bench is forgotten when something has come after it, or all that was asked for has come
-    /// during it, or it is long ago.
-    fn end_bench(&mut self, has_grown: bool, now: UnixMillis) {
+    /// during it, or it is long ago. Where what lives is what was asked for, nobody keeps asking
+    /// for the rest: what comes during it says nothing about that.
+    fn end_bench(&mut self, has_grown: bool, is_unmanaged: bool, now: UnixMillis) {
         let Some(bench) = self.bench else { return };
         let is_over = bench.until <= now;
-        let has_come = has_grown && (is_over || self.counted >= self.desired);
+        let is_complete = !is_unmanaged && self.counted >= self.desired;
+        let has_come = has_grown && (is_over || is_complete);
         if has_come || now.since(bench.until) > BENCH_MEMORY {
             self.bench = None;
         }

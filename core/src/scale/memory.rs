@@ -151,17 +151,31 @@ impl ScaleMemory {
         pool.writer.note_asked(asked.filter(|_| is_done));
         let Action::Raise { from, to, .. } = action else { return };
         pool.writer.note_tried();
-        match result {
+        let asked_for = to.saturating_sub(*from);
+        let replicas = |nodes: u32| nodes.div_ceil(self.gang.max(1));
+        let is_launch = match result {
             ActionResult::Done => {
-                pool.writer.note_raised(self.planned_at);
                 pool.note_granted();
-                self.breaker.note_launch(self.planned_at);
+                true
             }
-            ActionResult::Refused(FailureKind::TimedOut) => pool.note_unanswered(*from),
+            ActionResult::Refused(FailureKind::TimedOut) => {
+                pool.note_unanswered(*from);
+                false
+            }
             ActionResult::Refused(kind) => {
-                pool.note_refusal(kind, to.saturating_sub(*from).div_ceil(self.gang.max(1)));
+                pool.note_refusal(kind, replicas(asked_for));
+                false
             }
-            ActionResult::Failed => {}
+            ActionResult::Partly { kind, came } => {
+                pool.writer.note_asked(Some(from.saturating_add(came)));
+                pool.note_refusal(kind, replicas(asked_for.saturating_sub(came)));
+                true
+            }
+            ActionResult::Failed => false,
+        };
+        if is_launch {
+            pool.writer.note_raised(self.planned_at);
+            self.breaker.note_launch(self.planned_at);
         }
     }
 

@@ -95,6 +95,13 @@ pub enum ActionResult {
     /// It was refused, and nothing has changed; or its call was not answered within its limit
     /// (`TimedOut`), and nobody knows.
     Refused(FailureKind),
+    /// A part of it was carried out, and the rest refused.
+    Partly {
+        /// What the refusal says about its pool.
+        kind: FailureKind,
+        /// Nodes that came of it.
+        came: u32,
+    },
     /// It was not carried out, or nobody knows.
     Failed,
 }

@@ -2,7 +2,6 @@
 //! not show yet. A controller that takes over goes on where the one before it was.
 
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 
 use ebbtide_core::observation::InstanceId;
 use ebbtide_core::policy::PoolName;
@@ -50,7 +49,7 @@ pub struct PurchaseBook {
 
 /// Ids of instances; as a field they stand side by side, with a comma between two.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(from = "String", into = "String")]
 pub struct InstanceIds(pub BTreeSet<InstanceId>);
 
 impl InstanceIds {
@@ -60,12 +59,10 @@ impl InstanceIds {
     }
 }
 
-impl TryFrom<String> for InstanceIds {
-    type Error = Infallible;
-
-    fn try_from(text: String) -> Result<Self, Infallible> {
+impl From<String> for InstanceIds {
+    fn from(text: String) -> Self {
         let ids = text.split(',').filter(|id| !id.is_empty());
-        Ok(Self(ids.map(|id| InstanceId(id.to_owned())).collect()))
+        Self(ids.map(|id| InstanceId(id.to_owned())).collect())
     }
 }
 

@@ -17,11 +17,10 @@ use crate::control::{
     ResizeRecord, from_fields, to_fields,
 };
 
-/// Kinds of records that come in any number; each has an index `{r:c}:<kind>s`.
 /// For how long a hold that cannot be read counts, from each look on.
 const UNREAD_HOLD: Duration = Duration::from_mins(1);
 
-const KINDS: [&str; 6] = ["node", "drain", "engine", "hold", "lifecycle", "straggler"];
+/// Kinds of records that come in any number; each has an index `{r:c}:<kind>s`.
 const KINDS: [&str; 7] = ["node", "drain", "engine", "hold", "lifecycle", "straggler", "purchase"];
 /// Records of which there is one, and that concern every replica.
 const SINGLES: [&str; 3] = ["trainer", "version", "reaper"];

@@ -220,8 +220,6 @@ impl Way {
         let text = answer.text().await.unwrap();
         if asked.action() == "CreateFleet" && status.is_success() {
             let mut state = self.state.lock().unwrap();
-            let bought = u32::try_from(text.matches("<instanceIds>").count()).unwrap();
-            state.machines = state.machines.map(|machines| machines.saturating_sub(bought));
             let token = asked.get("ClientToken").to_owned();
             state.tokens.insert(token, (asked.body.clone(), text.clone()));
         }
@@ -262,7 +260,9 @@ impl Way {
         if least > 0 && !is_single.contains(&"true") {
             return refused("InvalidParameterCombination", "MinTargetCapacity needs one zone");
         }
-        if state.machines.is_none_or(|machines| machines >= least) {
+        let left = state.machines.map_or(Some(None), |all| all.checked_sub(least).map(Some));
+        if let Some(left) = left {
+            state.machines = left;
             return None;
         }
         // As EC2 answers an instant fleet that it cannot fulfil.

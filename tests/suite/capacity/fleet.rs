@@ -1,24 +1,48 @@
 //! Provider `fleet` on moto, with AWS's own ways in front of it.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_controller::capacity::fleet::FleetCapacity;
-use ebbtide_controller::capacity::{Capacity, CapacityError};
+use ebbtide_controller::capacity::{Capacity, CapacityError, Desk};
+use ebbtide_controller::leader::Leadership;
 use ebbtide_controller::metrics::Metrics;
-use ebbtide_core::observation::FailureKind;
+use ebbtide_core::observation::{FailureKind, InstanceId, PoolSize};
 use ebbtide_core::policy::Pool;
+use ebbtide_core::time::UnixMillis;
 use ebbtide_harness::{Moto, require};
-use ebbtide_queue::client::wall_clock_now;
+use ebbtide_queue::client::{MemoryPort, WorkQueue, wall_clock_now};
+use ebbtide_queue::control::{NodeRecord, NodeState};
+use ebbtide_queue::memory::ShardSettings;
+use tokio::sync::watch;
 
 use super::faulty_aws::{Fault, FaultyAws};
 use super::world::{ids, look, pool};
 use crate::aws::{live_instances, template};
 
+const POOL: &str = "provider: fleet, zone: us-east-1a, instanceType: p5en.48xlarge, \
+    fleet: {launchTemplate: rollout}";
+
+thread_local! {
+    /// How far the clock of this test's stores is ahead.
+    static AHEAD: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+fn store_clock() -> UnixMillis {
+    wall_clock_now().plus(AHEAD.get())
+}
+
+fn pass(time: Duration) {
+    AHEAD.set(AHEAD.get() + time);
+}
+
 struct World {
     moto: Moto,
     aws: FaultyAws,
+    /// The run's store.
+    store: WorkQueue,
     capacity: Arc<dyn Capacity>,
     pool: Pool,
 }
@@ -27,12 +51,15 @@ impl World {
     async fn start(moto: Moto) -> Self {
         template(&moto, "rollout", "p5en.48xlarge", false).await;
         let aws = FaultyAws::start(&moto).await;
-        let pool = pool(
-            "provider: fleet, zone: us-east-1a, instanceType: p5en.48xlarge, \
-             fleet: {launchTemplate: rollout}",
-        );
-        let capacity = capacity(&aws).await;
-        Self { moto, aws, capacity, pool }
+        let store = new_store();
+        let capacity = capacity(&aws, &store, 1).await;
+        Self { moto, aws, store, capacity, pool: pool(POOL) }
+    }
+
+    /// Another controller of the same run, which leads from now on.
+    async fn successor(&self, generation: u64) -> Arc<dyn Capacity> {
+        assert!(self.store.claim(generation, &format!("{generation} leads")).await.unwrap());
+        capacity(&self.aws, &self.store, generation).await
     }
 
     async fn live(&self) -> usize {
@@ -40,8 +67,12 @@ impl World {
     }
 
     async fn desired(&self) -> u32 {
-        let view = look(&self.capacity, &self.pool).await;
-        view.size.known().unwrap_or_else(|| panic!("{view:?}")).desired
+        self.size(&self.capacity).await.desired
+    }
+
+    async fn size(&self, capacity: &Arc<dyn Capacity>) -> PoolSize {
+        let view = look(capacity, &self.pool).await;
+        view.size.known().unwrap_or_else(|| panic!("{view:?}")).clone()
     }
 
     async fn failures(&self) -> Vec<FailureKind> {
@@ -51,10 +82,18 @@ impl World {
     }
 }
 
-async fn capacity(aws: &FaultyAws) -> Arc<dyn Capacity> {
+fn new_store() -> WorkQueue {
+    WorkQueue::new(Arc::new(MemoryPort::new(1, ShardSettings::default(), store_clock)))
+}
+
+/// The provider of a controller that leads in this generation.
+async fn capacity(aws: &FaultyAws, store: &WorkQueue, generation: u64) -> Arc<dyn Capacity> {
     let calls = Metrics::new().unwrap().api_calls;
     let run = "run".parse().unwrap();
-    Arc::new(FleetCapacity::new(&aws.config().await, run, calls, wall_clock_now))
+    let capacity = FleetCapacity::new(&aws.config().await, run, calls, wall_clock_now);
+    let leads = watch::channel(Some(Leadership { generation, until: None })).1;
+    capacity.keep_books(&Desk { queue: store.clone(), leadership: leads });
+    Arc::new(capacity)
 }
 
 #[tokio::test]
@@ -80,11 +119,7 @@ async fn replicas_are_bought_whole_and_exactly_the_named_ones_end() {
         assert_eq!(left, expected);
     }
     assert_eq!(capacity.find_gone(&[pool], &named).await.unwrap().len(), 2);
-    let stranger = super::world::pool(
-        "provider: fleet, zone: us-east-1a, instanceType: p5en.48xlarge, \
-         fleet: {launchTemplate: rollout}",
-    );
-    let stranger = Pool { name: "other".parse().unwrap(), ..stranger };
+    let stranger = Pool { name: "other".parse().unwrap(), ..super::world::pool(POOL) };
     capacity.terminate(&stranger, &all.iter().cloned().collect::<Vec<_>>()).await.unwrap();
     assert_eq!(world.live().await, 2, "instances of another pool are none of its own");
 }
@@ -113,15 +148,115 @@ async fn lost_answer_and_one_that_shows_nothing_launch_nothing_twice() {
     assert_eq!(world.live().await, 2);
     // EC2 does not show them yet, to a controller that has just begun.
     world.aws.fail("DescribeInstances", Fault::ShowsNothing, 2);
-    let other = capacity(&world.aws).await;
-    assert_eq!(look(&other, &world.pool).await.size.known().unwrap().desired, 0);
+    let other = world.successor(2).await;
+    assert_eq!(world.size(&other).await.desired, 0);
     other.raise(&world.pool, 0, 2, 2).await.unwrap();
     assert_eq!((world.aws.calls("CreateFleet"), world.live().await), (2, 2), "the same fleet");
-    // What it was told, it remembers until it is shown.
+    // What one was told, the next one knows, until it is shown.
+    let third = world.successor(3).await;
     world.aws.fail("DescribeInstances", Fault::ShowsNothing, 2);
-    assert_eq!(look(&other, &world.pool).await.size.known().unwrap().desired, 2);
-    let moved = other.raise(&world.pool, 0, 2, 2).await.unwrap_err();
+    assert_eq!(world.size(&third).await.desired, 2);
+    let moved = third.raise(&world.pool, 0, 2, 2).await.unwrap_err();
     assert!(matches!(moved, CapacityError::Moved { got: 2, .. }), "{moved}");
+}
+
+#[tokio::test]
+async fn each_replica_is_bought_once_whoever_leads_and_whichever_answer_is_lost() {
+    let world = World::start(require!(Moto::start().await)).await;
+    world.capacity.raise(&world.pool, 0, 1, 1).await.unwrap();
+    // Of two, the answer about one is lost, and EC2 shows neither to who leads next.
+    world.aws.fail("CreateFleet", Fault::ReplyLost, 1);
+    let partly = world.capacity.raise(&world.pool, 1, 3, 1).await.unwrap_err();
+    assert!(partly.is_retriable() && partly.came() == 1, "{partly}");
+    let other = world.successor(2).await;
+    world.aws.fail("DescribeInstances", Fault::ShowsNothing, 2);
+    assert_eq!(world.size(&other).await.desired, 2, "those that were answered");
+    other.raise(&world.pool, 2, 3, 1).await.unwrap();
+    assert_eq!((world.live().await, world.size(&other).await.desired), (3, 3));
+    // One that leads no more buys nothing.
+    let before = world.aws.calls("CreateFleet");
+    let late = world.capacity.raise(&world.pool, 3, 4, 1).await.unwrap_err();
+    assert!(late.to_string().contains("a newer leader has taken over"), "{late}");
+    assert_eq!(world.aws.calls("CreateFleet"), before);
+}
+
+#[tokio::test]
+async fn pool_that_was_emptied_is_bought_anew_by_a_controller_that_has_just_begun() {
+    let world = World::start(require!(Moto::start().await)).await;
+    world.capacity.raise(&world.pool, 0, 2, 2).await.unwrap();
+    let all: Vec<InstanceId> =
+        world.size(&world.capacity).await.instances.into_iter().map(|one| one.id).collect();
+    world.capacity.terminate(&world.pool, &all).await.unwrap();
+    let other = world.successor(2).await;
+    assert_eq!((world.size(&other).await.desired, world.live().await), (0, 0));
+    other.raise(&world.pool, 0, 2, 2).await.unwrap();
+    assert_eq!(world.live().await, 2, "and not what the first purchase brought");
+}
+
+#[tokio::test]
+async fn what_is_not_answered_holds_other_terms_back_until_it_would_show() {
+    let world = World::start(require!(Moto::start().await)).await;
+    world.aws.fail("CreateFleet", Fault::ReplyLost, 1);
+    world.aws.fail("DescribeInstances", Fault::ShowsNothing, 4);
+    world.capacity.raise(&world.pool, 0, 2, 2).await.unwrap_err();
+    let single = world.capacity.raise(&world.pool, 0, 1, 1).await.unwrap_err();
+    assert!(single.is_retriable() && single.to_string().contains("2 nodes of rollout"), "{single}");
+    assert_eq!((world.aws.calls("CreateFleet"), world.live().await), (1, 2));
+    pass(Duration::from_secs(180));
+    world.capacity.raise(&world.pool, 0, 1, 1).await.unwrap();
+    assert_eq!((world.aws.calls("CreateFleet"), world.live().await), (2, 3));
+}
+
+#[tokio::test]
+async fn runs_of_one_name_neither_count_nor_end_nor_buy_each_others_nodes() {
+    let world = World::start(require!(Moto::start().await)).await;
+    let elsewhere = capacity(&world.aws, &new_store(), 1).await;
+    elsewhere.raise(&world.pool, 0, 2, 2).await.unwrap();
+    let theirs: Vec<InstanceId> =
+        live_instances(&world.moto).await.into_iter().map(InstanceId).collect();
+    // A store that has just been made may be one that was lost: its nodes get time to report.
+    let view = look(&world.capacity, &world.pool).await;
+    let why = view.size.why_unknown().unwrap_or_else(|| panic!("{view:?}"));
+    assert!(why.contains("2 instances that may be its own"), "{why}");
+    pass(Duration::from_secs(60));
+    let size = world.size(&world.capacity).await;
+    assert_eq!((size.desired, size.instances), (0, vec![]));
+    assert!(size.remarks[0].starts_with("2 instances carry the tags"), "{:?}", size.remarks);
+    world.capacity.terminate(&world.pool, &theirs).await.unwrap();
+    assert_eq!(world.live().await, 2, "theirs live");
+    world.capacity.raise(&world.pool, 0, 2, 2).await.unwrap();
+    assert_eq!((world.live().await, world.desired().await), (4, 2));
+    let size = world.size(&elsewhere).await;
+    assert_eq!(super::world::ids(&size.instances), theirs.into_iter().collect());
+}
+
+#[tokio::test]
+async fn nodes_of_a_store_that_was_lost_are_own_once_they_report_to_the_new_one() {
+    let world = World::start(require!(Moto::start().await)).await;
+    world.capacity.raise(&world.pool, 0, 2, 1).await.unwrap();
+    let all: Vec<InstanceId> =
+        live_instances(&world.moto).await.into_iter().map(InstanceId).collect();
+    let store = new_store();
+    let after = capacity(&world.aws, &store, 1).await;
+    let holder = "n1/boot/agent-1".parse().unwrap();
+    let record = NodeRecord::new(holder, NodeState::Ready);
+    store.put_node(NodeRecord { instance_id: Some(all[0].0.clone()), ..record }).await.unwrap();
+    assert!(look(&after, &world.pool).await.size.known().is_none(), "the other may report yet");
+    pass(Duration::from_secs(60));
+    let size = world.size(&after).await;
+    assert_eq!(super::world::ids(&size.instances), BTreeSet::from([all[0].clone()]));
+    assert!(size.remarks[0].contains(&all[1].0), "{:?}", size.remarks);
+    after.terminate(&world.pool, &all).await.unwrap();
+    assert_eq!(live_instances(&world.moto).await, [all[1].0.clone()]);
+}
+
+#[tokio::test]
+async fn raise_that_worked_in_part_says_what_came_and_why_no_more() {
+    let world = World::start(require!(Moto::start().await)).await;
+    world.aws.set_machines(2);
+    let partly = world.capacity.raise(&world.pool, 0, 3, 1).await.unwrap_err();
+    assert_eq!((partly.came(), partly.refusal()), (2, Some(FailureKind::Capacity)), "{partly}");
+    assert_eq!((world.live().await, world.desired().await), (2, 2));
 }
 
 #[tokio::test]

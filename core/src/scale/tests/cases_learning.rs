@@ -104,6 +104,33 @@ fn pool_that_was_benched_is_probed_with_a_single_replica() {
     assert_eq!(actions(&world.plan()), ["raise pool spot from 1 to 5"], "and it has come");
 }
 
+/// Cases T13 and T18 of autoscaling: fleets are bought one by one, and what is there is all that is
+/// asked for.
+#[test]
+fn pool_that_gave_a_part_is_benched_although_that_part_comes() {
+    let mut world = World::new().with_work(400, 0, 0);
+    world.terms.pools[ON_DEMAND].max_nodes = 0;
+    world.size_mut(SPOT).is_unmanaged = true;
+    let kind = FailureKind::Capacity;
+    let raise = world.plan();
+    assert_eq!(actions(&raise), ["raise pool spot from 0 to 4"]);
+    let before = world.memory.breaker.clone();
+    world.memory.note_outcome(&raise.actions[0], ActionResult::Partly { kind, came: 3 });
+    assert_ne!(world.memory.breaker, before, "what came was launched");
+    world.size_mut(SPOT).desired = 3;
+    world.heal(SPOT);
+    assert_eq!(time_on_bench(&mut world).as_secs(), 180);
+    let probe = world.plan();
+    assert_eq!(actions(&probe), ["raise pool spot from 3 to 4"]);
+    world.memory.note_outcome(&probe.actions[0], ActionResult::Refused(kind));
+    assert_eq!(time_on_bench(&mut world).as_secs(), 360, "nothing has come since");
+    world.size_mut(SPOT).desired = 4;
+    world.heal(SPOT);
+    world.plan();
+    let more = world.plan();
+    assert_eq!(actions(&more), ["raise pool spot from 4 to 8"], "now something has");
+}
+
 /// A group keeps trying for all that it was asked for; one of them is counted on.
 #[test]
 fn group_that_keeps_trying_counts_as_one_probe() {

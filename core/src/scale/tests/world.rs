@@ -276,7 +276,7 @@ impl World {
     }
 
     /// Launches what a pool lacks, whole replicas only.
-    fn heal(&mut self, pool: usize) {
+    pub fn heal(&mut self, pool: usize) {
         let gang = usize::from(self.terms.nodes_per_replica);
         loop {
             let size = self.size_mut(pool);

@@ -1,7 +1,6 @@
 //! Requests, and replies as EC2 gives them.
 
 use aws_sdk_ec2::types::{CreateFleetError, CreateFleetInstance};
-use ebbtide_core::observation::InstanceState;
 use ebbtide_core::policy::{FleetPolicy, Provider};
 
 use super::*;
@@ -25,7 +24,18 @@ spec:
 
 fn asked(pool: &Pool) -> CreateFleetInputBuilder {
     let Provider::Fleet(launch) = &pool.provider else { panic!("it is of fleets") };
-    request(pool, launch, &"run".parse().expect("valid"), 2, "t".to_owned())
+    request(pool, launch, &"run".parse().expect("valid"), "store-1", &order("p1"))
+}
+
+fn order(purchase: &str) -> Order {
+    let record = PurchaseRecord {
+        purchase: purchase.to_owned(),
+        pool: "one".parse().expect("valid"),
+        terms: String::new(),
+        instances: Default::default(),
+        noted_at: Default::default(),
+    };
+    Order { record, nodes: 2 }
 }
 
 #[test]
@@ -67,18 +77,51 @@ fn template_is_named_by_name_or_id_and_a_subnet_takes_the_place_of_the_zone() {
 }
 
 #[test]
-fn token_changes_with_the_pool_and_with_every_answer_and_with_nothing_else() {
-    let (run, pool) = ("run".parse().expect("valid"), pool("spot", "rollout"));
-    let one = |id: &str| InstanceView::new(InstanceId(id.to_owned()), InstanceState::InService);
-    let first = token(&run, &pool, &[one("i-1"), one("i-2")], 0, 0);
-    assert_eq!(first, token(&run, &pool, &[one("i-2"), one("i-1")], 0, 0));
-    assert!(first.len() <= 64 && first.is_ascii(), "{first}");
+fn purchase_is_named_in_token_and_tags_and_its_terms_tell_what_is_asked_for() {
+    let fleet = asked(&pool("spot", "rollout"));
+    let token = fleet.get_client_token().as_deref().expect("set");
+    assert_eq!(token, "ebbtide-p1");
+    for marked in fleet.get_tag_specifications().as_ref().expect("set") {
+        let tags = marked.tags().iter();
+        let tags: Vec<_> = tags.map(|tag| (tag.key().unwrap(), tag.value().unwrap())).collect();
+        let expected = [
+            ("ebbtide.dev/run", "run"),
+            ("ebbtide.dev/pool", "one"),
+            ("ebbtide.dev/store", "store-1"),
+            ("ebbtide.dev/purchase", "p1"),
+        ];
+        assert_eq!(tags, expected);
+    }
+    let told = |pool: &Pool, nodes| {
+        let Provider::Fleet(launch) = &pool.provider else { panic!("it is of fleets") };
+        terms(pool, launch, nodes)
+    };
+    let spot = told(&pool("spot", "rollout"), 2);
+    assert_eq!(spot, "2 nodes of rollout $Default as p5en.48xlarge in us-east-2a, spot");
     let others = [
-        token(&run, &pool, &[one("i-1")], 0, 0),
-        token(&run, &pool, &[one("i-1"), one("i-2")], 1, 0),
-        token(&run, &pool, &[one("i-1"), one("i-2")], 0, 2),
+        told(&pool("spot", "rollout"), 1),
+        told(&pool("onDemand", "rollout"), 2),
+        told(&pool("spot", "rollout, version: \"7\""), 2),
+        told(&pool("spot", "rollout, subnet: subnet-0123abcd"), 2),
     ];
-    assert!(!others.contains(&first));
+    assert!(others.iter().all(|other| *other != spot), "{others:?}");
+}
+
+#[test]
+fn capacity_block_is_bought_as_one() {
+    let block = "rollout}, reservation: {id: cr-0a, endsAt: 2026-12-24T18:00:00Z";
+    let fleet = asked(&pool("onDemand", block));
+    let capacity = fleet.get_target_capacity_specification().as_ref().expect("set");
+    let kind = DefaultTargetCapacityType::CapacityBlock;
+    assert_eq!(capacity.default_target_capacity_type(), Some(&kind));
+    // EC2 refuses any options beside it.
+    assert!(fleet.get_on_demand_options().is_none() && fleet.get_spot_options().is_none());
+    let reserved = format!("{block}, kind: onDemand");
+    let fleet = asked(&pool("onDemand", &reserved));
+    let capacity = fleet.get_target_capacity_specification().as_ref().expect("set");
+    let kind = DefaultTargetCapacityType::OnDemand;
+    assert_eq!(capacity.default_target_capacity_type(), Some(&kind));
+    assert!(fleet.get_on_demand_options().is_some());
 }
 
 /// As in EC2's own reference of CreateFleet: an instant fleet that was not fulfilled has errors in
