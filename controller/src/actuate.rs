@@ -178,6 +178,7 @@ impl Actuator<'_> {
             LeaveReason::ScaleIn => (DrainReason::ScaleIn, "scale-in"),
             LeaveReason::Swap => (DrainReason::Swap, "swap"),
             LeaveReason::Partial => (DrainReason::ScaleIn, "partial"),
+            LeaveReason::Silent => (DrainReason::ScaleIn, "silent"),
             LeaveReason::ReservationEnds => (DrainReason::ScaleIn, "reservation"),
             LeaveReason::Budget => (DrainReason::ScaleIn, "budget"),
         };

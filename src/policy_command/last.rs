@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ebbtide_core::journal::{Record, WHOLE_EVERY};
+use ebbtide_core::journal::{Record, RecordedAction, TrainerRecord, WHOLE_EVERY};
 use ebbtide_core::ledger::Ledger;
 use ebbtide_core::policy::FleetPolicy;
 use ebbtide_core::scale::Role;
@@ -95,6 +95,7 @@ impl Decision {
         let record = &self.record;
         let mut lines = decided(record);
         lines.push(record.bottleneck.clone());
+        lines.extend(record.trainer.iter().flat_map(of_trainer));
         if self.age > self.limit {
             lines.insert(0, "no newer one: the controller may be away".to_owned());
         }
@@ -114,6 +115,7 @@ impl Decision {
         all["mode"] = json!(record.mode);
         all["generation"] = json!(record.generation);
         all["bottleneck"] = json!(record.bottleneck);
+        all["trainer"] = record.trainer.as_ref().map(trainer_in_json).into();
         all["ledger"] = json!(self.ledger);
         all["services"] = self.services.iter().map(in_json).collect();
         all
@@ -125,24 +127,47 @@ fn decided(record: &Record) -> Vec<String> {
     let mut lines = vec![sizes(record)];
     let actions = record.actions.iter();
     lines.extend(actions.map(|done| format!("do: {} ({})", done.action, done.outcome)));
+    let answered = record.answered.iter();
+    lines
+        .extend(answered.map(|done| format!("answered since: {} ({})", done.action, done.outcome)));
     lines.extend(record.held.iter().map(|why| format!("nothing is carried out: {why}")));
     lines.extend(record.reasons.iter().map(|reason| format!("because: {reason}")));
     lines
 }
 
+/// What was decided about the trainer's size, in words.
+fn of_trainer(record: &TrainerRecord) -> Vec<String> {
+    let action = record.action.iter().zip(&record.outcome);
+    let action = action.map(|(action, outcome)| format!("trainer: do: {action} ({outcome})"));
+    let reasons = record.reasons.iter().map(|reason| format!("trainer: because: {reason}"));
+    action.chain(reasons).collect()
+}
+
 /// The same for machines.
 fn in_json(record: &Record) -> Value {
-    let actions = record.actions.iter().map(|done| {
-        let (action, outcome) = (done.action.to_string(), done.outcome.to_string());
-        json!({ "action": action, "outcome": outcome })
-    });
+    let shown = |actions: &[RecordedAction]| -> Vec<Value> {
+        let shown = actions.iter().map(|done| {
+            let (action, outcome) = (done.action.to_string(), done.outcome.to_string());
+            json!({ "action": action, "outcome": outcome })
+        });
+        shown.collect()
+    };
     json!({
         "role": record.role,
         "running": record.running,
         "wish": record.wish,
         "desired": record.desired,
-        "actions": actions.collect::<Vec<Value>>(),
+        "actions": shown(&record.actions),
+        "answered": shown(&record.answered),
         "held": record.held,
+        "reasons": record.reasons,
+    })
+}
+
+fn trainer_in_json(record: &TrainerRecord) -> Value {
+    json!({
+        "action": record.action.as_ref().map(ToString::to_string),
+        "outcome": record.outcome.as_ref().map(ToString::to_string),
         "reasons": record.reasons,
     })
 }
@@ -153,4 +178,64 @@ pub fn sizes(record: &Record) -> String {
     let (running, desired) = (shown(record.running), shown(record.desired));
     let wish = shown(record.wish);
     format!("{running} replicas run, {desired} are desired, the demand asks for {wish}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A raise that was answered after its tick, and a step of the trainer's resize.
+    #[test]
+    fn what_was_answered_later_and_the_trainer_are_told() {
+        let action = json!({ "raise": { "pool": "spot", "from": 0, "to": 4 } });
+        let trainer = json!({
+            "action": { "request": { "from": 4, "to": 2 } },
+            "outcome": "done",
+            "reasons": ["too fast"],
+        });
+        let unknown = json!({ "unknown": "nobody looked" });
+        let mut observation = json!({
+            "now": 1_000, "pools": [], "gone": [],
+            "othersAtWork": { "is": { "instances": [], "nodes": [] }, "ageMs": 0 },
+        });
+        for signal in [
+            "ready",
+            "inFlight",
+            "environmentWaiting",
+            "rewardReady",
+            "rewardInFlight",
+            "completed",
+            "bufferGroups",
+            "bufferTaken",
+            "oldestReadyAge",
+            "trainer",
+            "policyVersion",
+            "replicas",
+        ] {
+            observation[signal] = unknown.clone();
+        }
+        let record = json!({
+            "mode": "act", "generation": 3, "answered": [{ "action": action, "outcome": "done" }],
+            "trainer": trainer, "observation": observation,
+        });
+        let record: Record = serde_json::from_value(record).expect("a record");
+        let decision = Decision {
+            record,
+            services: Vec::new(),
+            age: Duration::ZERO,
+            limit: Duration::from_secs(60),
+            ledger: None,
+        };
+        let said = decision.to_lines().join("\n");
+        for line in [
+            "answered since: raise pool spot from 0 to 4 (done)",
+            "trainer: do: ask the trainer to run on 2 nodes instead of 4 (done)",
+            "trainer: because: too fast",
+        ] {
+            assert!(said.contains(line), "{said}");
+        }
+        let shown = decision.to_json();
+        assert_eq!(shown["answered"][0]["outcome"], "done");
+        assert_eq!(shown["trainer"]["outcome"], "done");
+    }
 }

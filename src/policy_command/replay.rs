@@ -160,13 +160,17 @@ impl Verdict {
 
     fn note(&mut self, record: &Record, step: &Step) {
         self.differing += 1;
+        let of_trainer = record.trainer.as_ref().and_then(|recorded| recorded.action.as_ref());
+        let actions = record.actions.iter().map(|done| done.action.to_string());
         let recorded = Decided {
             desired: record.desired,
-            actions: record.actions.iter().map(|done| done.action.to_string()).collect(),
+            actions: actions.chain(of_trainer.map(ToString::to_string)).collect(),
         };
+        let of_trainer = step.trainer.as_ref();
+        let action = of_trainer.and_then(|plan| plan.action.as_ref()).map(ToString::to_string);
         let now = Decided {
             desired: step.plan.desired,
-            actions: step.plan.actions.iter().map(ToString::to_string).collect(),
+            actions: step.plan.actions.iter().map(ToString::to_string).chain(action).collect(),
         };
         let role = record.role;
         let same = self.differences.iter_mut().rfind(|last| last.role == role);
@@ -174,7 +178,9 @@ impl Verdict {
             last.ticks += 1;
             return;
         }
-        let reasons = step.plan.reasons.iter().map(ToString::to_string).collect();
+        let of_trainer = of_trainer.iter().flat_map(|plan| &plan.reasons).map(ToString::to_string);
+        let reasons = step.plan.reasons.iter().map(ToString::to_string);
+        let reasons = reasons.chain(of_trainer).collect();
         let at = record.at();
         self.differences.push(Difference { role, at, ticks: 1, recorded, now, reasons });
     }

@@ -95,6 +95,7 @@ fn reads(tick: u64, now: UnixMillis) -> Reads {
                 step,
                 groups_per_step: 96,
                 nodes: None,
+                incarnation: None,
                 heartbeat: now.minus(Duration::from_millis(some(4, 900))),
             }),
             version: VersionRecord { version: PolicyVersion(step), ..VersionRecord::default() },

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use ebbtide_core::bottleneck::IterationStage;
-use ebbtide_core::journal::{Outcome, Record};
+use ebbtide_core::journal::{Outcome, Record, RecordedAction};
 use ebbtide_core::observation::{Observation, Signal};
 use ebbtide_core::scale::{Role, ScalePlan};
 use ebbtide_core::time::{UnixMillis, whole_millis};
@@ -32,6 +32,9 @@ struct Entry<'a> {
     desired: Option<u32>,
     /// Actions with their outcome.
     actions: Vec<Shown>,
+    /// What earlier ones were answered, that were not in their own tick.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    answered: Vec<Shown>,
     reasons: &'a [String],
     /// Why nothing was carried out.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,13 +70,14 @@ impl News {
     pub fn line(&mut self, record: &Record, observed: &Value) -> Option<String> {
         let actions = record.actions.iter();
         let gist = Gist {
-            actions: actions.map(|a| (a.action.to_string(), a.outcome.clone())).collect(),
+            actions: actions.map(outcome_of).collect(),
             desired: record.desired,
             held: record.held.clone(),
             generation: record.generation,
         };
         let has_acted = gist.actions.iter().any(|(_, outcome)| *outcome != Outcome::Recommended);
-        let is_news = self.last.as_ref() != Some(&gist) || has_acted;
+        let is_answered = !record.answered.is_empty();
+        let is_news = self.last.as_ref() != Some(&gist) || has_acted || is_answered;
         self.unchanged_ticks += 1;
         if !is_news && self.unchanged_ticks < QUIET_TICKS {
             return None;
@@ -91,6 +95,7 @@ impl News {
             wish: record.wish,
             desired: record.desired,
             actions: gist.actions.iter().map(shown).collect(),
+            answered: record.answered.iter().map(|it| shown(&outcome_of(it))).collect(),
             reasons: &record.reasons,
             held: record.held.as_deref(),
             observed,
@@ -100,6 +105,11 @@ impl News {
         self.unchanged_ticks = 0;
         line
     }
+}
+
+/// An action in words, and what became of it.
+fn outcome_of(recorded: &RecordedAction) -> (String, Outcome) {
+    (recorded.action.to_string(), recorded.outcome.clone())
 }
 
 /// What was seen, in few words; a signal that is unknown says why.

@@ -81,6 +81,12 @@ fn only_news_is_told_and_quiet_is_told_now_and_then() {
     assert_eq!(lines(&[Outcome::Done], 2), 2, "what was done is always told");
     assert_eq!(lines(&[], 60), 1);
     assert_eq!(lines(&[], 1), 1, "quiet is told as well");
+    let actions = record(0, &[Outcome::Done]).actions;
+    let answered = Record { answered: actions, ..record(0, &[]) };
+    let line = news.line(&answered, &observed).expect("what was answered late is told");
+    assert!(
+        line.contains(r#""answered":[{"action":"raise pool spot from 0 to 1","outcome":"done"}]"#)
+    );
 }
 
 #[tokio::test]

@@ -276,6 +276,15 @@ impl Census<'_> {
         instances.filter(|id| counts(id)).cloned().collect()
     }
 
+    /// Whether the replica works on instances that it names and that no pool has: a pool was
+    /// renamed or taken out of the policy.
+    pub fn is_unpooled(&self, replica: &ReplicaView) -> bool {
+        let is_shown = |id: &InstanceId| self.places.contains_key(id);
+        replica.state == ReplicaState::Ready
+            && replica.is_identified()
+            && !replica.instances().iter().any(is_shown)
+    }
+
     /// Place of a pool in the order of preference.
     pub fn rank(&self, pool: Option<&PoolName>) -> usize {
         let place = |name: &PoolName| self.pools.iter().position(|pool| pool.terms.name == *name);

@@ -32,6 +32,7 @@ mod removal;
 mod reserved;
 mod role;
 mod service;
+mod silent;
 mod spending;
 mod startup;
 mod stock;
@@ -209,6 +210,7 @@ fn act(
         // Nobody from there is on record: it may be the agents that are missing.
         reasons.push(Reason::NoAgents { role: terms.role });
     }
+    silent::leave_silent(terms, census, &mut actions, reasons);
     memory.groups.plan(terms, census, &memory.arrivals, now, &mut actions, reasons);
     leaving::take_over_passing(census, &mut actions);
     let cancelled = actions.clone();
@@ -307,6 +309,10 @@ fn note_pools(
     census: &Census<'_>,
     reasons: &mut Vec<Reason>,
 ) {
+    let unpooled = census.replicas.iter().filter(|replica| census.is_unpooled(replica)).count();
+    if let Some(replicas) = u32::try_from(unpooled).ok().filter(|count| *count > 0) {
+        reasons.push(CapacityReason::Unpooled { replicas }.into());
+    }
     for pool in &census.pools {
         let name = &pool.terms.name;
         let now = observation.now;

@@ -116,6 +116,8 @@ pub enum LeaveReason {
     Swap,
     /// It lacks a node, and none has come in time.
     Partial,
+    /// It has been silent for long, and nothing is leased to it.
+    Silent,
     /// The reservation of its pool ends.
     ReservationEnds,
     /// More runs than the budget pays.
@@ -163,6 +165,9 @@ impl fmt::Display for Action {
             }
             Self::RequestDrain { replica, why: LeaveReason::Partial } => {
                 write!(f, "ask {replica} to drain, it lacks a node")
+            }
+            Self::RequestDrain { replica, why: LeaveReason::Silent } => {
+                write!(f, "ask {replica} to drain, its nodes hang")
             }
             Self::RequestDrain { replica, why: LeaveReason::ReservationEnds } => {
                 write!(f, "ask {replica} to drain, its reservation ends")

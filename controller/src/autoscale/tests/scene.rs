@@ -336,6 +336,7 @@ impl Scene {
             step: 1,
             groups_per_step: 2,
             nodes: None,
+            incarnation: None,
             heartbeat: UnixMillis(0),
         };
         self.queue.put_trainer(record).await.expect("memory");

@@ -63,6 +63,16 @@ pub enum CapacityReason {
         /// Nodes of one replica.
         nodes_per_replica: u32,
     },
+    /// A replica has been silent for long, nothing is leased to it, and its instances run.
+    LongSilent {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// Replicas are at work whose instances no pool of the policy has.
+    Unpooled {
+        /// How many.
+        replicas: u32,
+    },
     /// An EP group lacks a node and serves nothing.
     PartialGroup {
         /// Which.

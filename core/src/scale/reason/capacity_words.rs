@@ -46,6 +46,15 @@ impl fmt::Display for CapacityReason {
             Self::PoolTooSmall { pool, nodes_per_replica } => {
                 write!(f, "Infeasible: pool {pool} cannot hold {nodes_per_replica} nodes")
             }
+            Self::LongSilent { replica } => write!(
+                f,
+                "{replica} has been silent for a quarter of an hour and holds no work: its nodes hang"
+            ),
+            Self::Unpooled { replicas } => write!(
+                f,
+                "{replicas} that work are of no pool of this policy: they are not counted, paid for \
+                 nor drained; put their pool back under its name, or drain them"
+            ),
             Self::PartialGroup { replica, nodes, of, remaining } => {
                 write!(f, "{replica} has {nodes} of {of} nodes and serves nothing: ")?;
                 match remaining.is_zero() {

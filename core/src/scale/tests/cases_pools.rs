@@ -9,6 +9,19 @@ use crate::time::UnixMillis;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// A reload has renamed a pool whose nodes work.
+#[test]
+fn replicas_of_no_pool_are_told() {
+    let mut world = World::new().with_work(400, 32, 0).with_replicas(SPOT, &[16, 16]);
+    assert!(!world.plan().to_string().contains("of no pool"));
+    world.size_mut(SPOT).instances.clear();
+    let plan = world.plan();
+    assert!(
+        plan.to_string().contains("because: 2 that work are of no pool of this policy"),
+        "{plan}"
+    );
+}
+
 #[test]
 fn spot_without_capacity_is_benched_and_on_demand_takes_over() {
     let mut world = World::new().with_work(60, 0, 0).with_replicas(SPOT, &[8, 8]);

@@ -10,6 +10,7 @@ mod cases_learning;
 mod cases_pools;
 mod cases_removal;
 mod cases_reserved;
+mod cases_silent;
 mod cases_swap;
 mod goals;
 mod golden;

@@ -75,7 +75,8 @@ fn check_action(seen: &World, plan: &ScalePlan, action: &Action) -> Result<(), T
             let is_free = view.drain.is_none() || plan.actions.iter().any(is_taken_over);
             prop_assert!(is_free && !view.has_notice, "{plan}");
             // What is left of a group is let go whether it answers or not.
-            let is_heard = view.silence() <= SILENCE_LIMIT || *why == LeaveReason::Partial;
+            let is_left = matches!(why, LeaveReason::Partial | LeaveReason::Silent);
+            let is_heard = view.silence() <= SILENCE_LIMIT || is_left;
             prop_assert!(is_heard, "it would not hear of it: {plan}");
         }
         Action::Retire { replica, pool, instances, .. } => {
