@@ -109,8 +109,8 @@ fn every_choice_has_its_words() {
         "  fixed: onDemand p5.48xlarge in us-east-2a, Auto Scaling group trainers, \
          at most 4 nodes, 55 dollars per node and hour, Capacity Block cr-0a from \
          2026-12-24T17:00:00Z, empty by 2026-12-25T17:30:00Z",
-        "  scorers: onDemand, Deployment scorer (failed when none of its pods finds a node for 5m), \
-         at most 2 nodes, 1.5 dollars per node and hour",
+        "  scorers: onDemand, Deployment scorer (failed when none of its pods finds a node for \
+         5m), at most 2 nodes, 1.5 dollars per node and hour",
         "  cpus: spot, LeaderWorkerSets as sandbox (failed when none of its pods finds a node for \
          20m), at most 9 nodes, 1 dollars per node and hour",
         "  at most 500 dollars per hour for all worker groups",
