@@ -1,16 +1,20 @@
 //! The whole controller resizes a trainer, on a queue in memory and the local provider.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide_core::ids::NodeName;
 use ebbtide_core::policy::FleetPolicy;
 use ebbtide_queue::control::{
-    HoldRecord, NodeNames, ResizeConfirmation, ResizeRecord, TrainerPhase, TrainerRecord,
+    HoldRecord, NodeNames, ResizeConfirmation, ResizeRecord, TrainerPhase,
 };
+use tokio::sync::watch;
 
+use super::*;
 use crate::capacity::local::LocalNode;
 use crate::controller::tests::world::World;
+use crate::leader::Leadership;
 
 /// What the trainer's window is in these tests.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -285,26 +289,38 @@ async fn trainer_that_starts_again_on_what_it_left_loses_nothing() {
 
 /// What comes between the look and the deed.
 #[tokio::test(start_paused = true)]
-async fn release_is_refused_once_another_incarnation_reports() {
+async fn release_that_was_decided_is_refused_once_the_trainer_has_started_again() {
     let world = too_fast("act", 2).await;
     let asked = until_asked(&world, 1).await;
     let nodes = trainers(&world);
-    world.trainer().is_silent = true;
     let now = world.queue.view().await.expect("memory").now;
-    world.queue.put_hold(hold(now.plus(Duration::from_secs(60)))).await.expect("memory");
+    world.queue.put_hold(hold(now.plus(Duration::from_secs(600)))).await.expect("memory");
     assert!(confirm(&world, &asked, &nodes[..1]).await);
-    let leader = world.snapshot().generation;
-    let limit = Duration::from_secs(30);
-    let may =
-        async || world.queue.may_release(leader, asked.generation, limit).await.expect("memory");
-    assert!(may().await);
-    tokio::time::sleep(Duration::from_secs(31)).await;
-    assert!(!may().await, "it is silent");
-    let record = world.trainer().record.clone();
-    let second = Some("second".parse().expect("valid"));
-    let record = TrainerRecord { incarnation: second, ..record };
-    world.queue.put_trainer(record).await.expect("memory");
-    assert!(!may().await);
+    let generation = world.snapshot().generation;
+    let (_standing, leadership) = watch::channel(Some(Leadership { generation, until: None }));
+    let mut tools = Tools {
+        queue: world.queue.clone(),
+        leadership,
+        capacity: Arc::new(world.provider.clone()),
+        policy: Arc::new(resizing("act")),
+        process: 7,
+        turn: 1,
+    };
+    let release = TrainerAction::Release {
+        generation: asked.generation,
+        pool: nodes[0].pool.clone(),
+        instances: vec![nodes[0].instance.clone()],
+    };
+    let first = world.trainer().record.incarnation.clone();
+    for (incarnation, is_done) in [(Some("second".parse().expect("valid")), false), (first, true)] {
+        world.trainer().record.incarnation = incarnation;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        tools.turn += 1;
+        let outcome = carry_out(&tools.actuator(), &release).await;
+        assert_eq!(outcome == Outcome::Done, is_done, "{outcome:?}");
+        assert_eq!(trainers(&world).contains(&nodes[0]), !is_done);
+    }
+    assert_eq!(trainers(&world), nodes[1..]);
 }
 
 /// The rollouts' own nodes are never the trainer's to give up.
