@@ -12,7 +12,7 @@ use ebbtide_controller::metrics::Metrics;
 use ebbtide_core::observation::{FailureKind, InstanceId, PoolSize};
 use ebbtide_core::policy::Pool;
 use ebbtide_core::time::UnixMillis;
-use ebbtide_harness::{Moto, require};
+use ebbtide_harness::{Moto, Redis, require, until};
 use ebbtide_queue::client::{MemoryPort, WorkQueue, wall_clock_now};
 use ebbtide_queue::control::{NodeRecord, NodeState};
 use ebbtide_queue::memory::ShardSettings;
@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use super::faulty_aws::{Fault, FaultyAws};
 use super::world::{ids, look, pool};
 use crate::aws::{live_instances, template};
+use crate::programs::{ControllerProgram, EVENT_LIMIT, policy_file, queue};
 
 const POOL: &str = "provider: fleet, zone: us-east-1a, instanceType: p5en.48xlarge, \
     fleet: {launchTemplate: rollout}";
@@ -288,4 +289,51 @@ async fn slow_answer_ends_with_its_time_and_is_no_failure_of_the_pool() {
     let slow = world.capacity.raise(&world.pool, 0, 1, 1).await.unwrap_err();
     assert!(slow.is_retriable() && began_at.elapsed() < Duration::from_secs(15), "{slow}");
     assert_eq!(world.failures().await, []);
+}
+
+const POLICY: &str = "
+apiVersion: ebbtide.dev/v1alpha1
+kind: FleetPolicy
+metadata: {name: run}
+spec:
+  mode: act
+  queue: {shards: 1}
+  trainer: {groupsPerStep: 4, groupSize: 1}
+  rollout: {minReplicas: 2, maxReplicas: 2, pools: [one], tick: 500ms}
+  pools:
+    - {name: one, market: spot, maxNodes: 2, provider: fleet, zone: us-east-1a,
+       instanceType: p5en.48xlarge, fleet: {launchTemplate: rollout}}
+";
+
+/// The real program on a real Redis.
+#[tokio::test]
+async fn controller_keeps_its_books_in_the_store_of_the_run() {
+    let redis = require!(Redis::start().await);
+    let moto = require!(Moto::start().await);
+    template(&moto, "rollout", "p5en.48xlarge", false).await;
+    let folder = tempfile::tempdir().unwrap();
+    let policy = policy_file(folder.path(), POLICY);
+    let store = queue(&redis, "run", 1).await;
+    let (mut controller, _) = ControllerProgram::new(&redis, &moto, &policy).start();
+    let book = until("both nodes on record", EVENT_LIMIT, || async {
+        let book = store.purchases().await.ok()?;
+        let is_answered = book.purchases.iter().all(|record| !record.instances.is_empty());
+        (book.purchases.len() == 2 && is_answered).then_some(book)
+    });
+    let book = book.await.unwrap();
+    assert!(book.store.is_some());
+    let ids = book.purchases.into_iter().flat_map(|record| record.instances.0);
+    let ids: BTreeSet<String> = ids.map(|id| id.0).collect();
+    assert_eq!(ids, live_instances(&moto).await.into_iter().collect());
+    controller.kill();
+    // The next one finds its pool as it is.
+    let (_next, health) = ControllerProgram::new(&redis, &moto, &policy).start();
+    until("the next to have looked", EVENT_LIMIT, || async {
+        let status = reqwest::get(format!("{health}/status")).await.ok()?;
+        let status: serde_json::Value = status.json().await.ok()?;
+        (status["ticks"].as_u64()? > 3 && status["running"] == 2).then_some(())
+    })
+    .await
+    .unwrap();
+    assert_eq!(live_instances(&moto).await.len(), 2);
 }
