@@ -113,6 +113,10 @@ async fn what_the_program_refuses_the_cluster_refuses() {
     documents.push(format!("{SHORTEST}{}", twice.concat()));
     let priced = SHORTEST.replace("maxNodes: 6", "maxNodes: 6\n      dollarsPerNodeHour: 20");
     documents.push(format!("{priced}  budget: {{ dollarsPerHour: 19 }}\n"));
+    // The price of a pool that nobody uses is of no account, and the buffer's nodes are.
+    documents.push(format!("{priced}{POOLS}  budget: {{ dollarsPerHour: 19 }}\n"));
+    let buffer = "  buffer: { pool: fixed }\n  budget: { dollarsPerHour: 259 }";
+    documents.push(format!("{priced}{POOLS}{buffer}\n"));
     documents.push(SHORTEST.replace("name: demo", "name: de.mo"));
     for wrong in [
         "queue: { lease: 0s }",
@@ -122,7 +126,11 @@ async fn what_the_program_refuses_the_cluster_refuses() {
         "queue: { shards: 257 }",
         "queue: { colour: red }",
         "drain: { extraTaint: leaving }",
+        "drain: { extraTaint: 'a..b/c:NoExecute' }",
+        "drain: { lifecycleHook: 'two words' }",
         "deadline: { updates: 5, by: tomorrow }",
+        "deadline: { updates: 5, by: 2026-02-30T00:00:00Z }",
+        "deadline: { updates: 5, by: '2026-12-24 18:00Z' }",
         "buffer: { memoryAlarmPercent: 85 }",
         "mode: maybe",
     ] {

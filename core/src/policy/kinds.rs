@@ -183,6 +183,9 @@ pub(super) trait Pattern: FromStr {
 
     /// Longest such text, in characters.
     const LENGTH_LIMIT: usize;
+
+    /// The format of OpenAPI that says more than the expression can, such as which days there are.
+    const FORMAT: Option<&'static str> = None;
 }
 
 /// Text of the form of a type.
@@ -218,7 +221,12 @@ where
     }
 
     fn schema(&self) -> Json {
-        json!({ "type": "string", "pattern": T::REGEX, "maxLength": T::LENGTH_LIMIT })
+        let mut schema =
+            json!({ "type": "string", "pattern": T::REGEX, "maxLength": T::LENGTH_LIMIT });
+        if let Some(format) = T::FORMAT {
+            schema["format"] = json!(format);
+        }
+        schema
     }
 }
 

@@ -63,7 +63,8 @@ impl fmt::Display for ExtraTaint {
 impl Pattern for ExtraTaint {
     const FORM: &'static str = "be key=value:Effect or key:Effect";
     const EXAMPLE: &'static str = "example.com/leaving=soon:NoExecute";
-    const REGEX: &'static str = "^([a-zA-Z0-9]([a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?/)?\
+    const REGEX: &'static str = "^([a-zA-Z0-9]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?\
+                                 ([.][a-zA-Z0-9]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?)*/)?\
                                  [a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?\
                                  (=([a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?)?)?\
                                  :(NoSchedule|PreferNoSchedule|NoExecute)$";

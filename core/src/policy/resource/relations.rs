@@ -12,6 +12,18 @@ use crate::policy::outline::Outline;
 /// Rules of a mapping: its path, and each rule with what is said when it is broken.
 type Rules = (&'static str, &'static [(&'static str, &'static str)]);
 
+/// Whether every pool in use has a price.
+macro_rules! all_priced {
+    () => {
+        "self.pools.all(p, has(p.dollarsPerNodeHour) || \
+         !(p.name in self.rollout.pools || \
+         (has(self.reward) && p.name in self.reward.pools) || \
+         (has(self.environment) && p.name in self.environment.pools) || \
+         (has(self.trainer.pool) && p.name == self.trainer.pool) || \
+         (has(self.buffer.pool) && p.name == self.buffer.pool)))"
+    };
+}
+
 const RELATIONS: &[Rules] = &[
     (
         "spec.queue",
@@ -237,12 +249,7 @@ const RELATIONS: &[Rules] = &[
                 "each of trainer.legalSizes must be at most the maxNodes of its pool",
             ),
             (
-                "!has(self.budget) || self.pools.all(p, has(p.dollarsPerNodeHour) || \
-                 !(p.name in self.rollout.pools || \
-                 (has(self.reward) && p.name in self.reward.pools) || \
-                 (has(self.environment) && p.name in self.environment.pools) || \
-                 (has(self.trainer.pool) && p.name == self.trainer.pool) || \
-                 (has(self.buffer.pool) && p.name == self.buffer.pool)))",
+                concat!("!has(self.budget) || ", all_priced!()),
                 "budget needs the dollarsPerNodeHour of every pool in use",
             ),
             (
@@ -260,9 +267,12 @@ const ONE_SOURCE_SAID: &str = "signal must have one of redisList, redisStream, s
 const MIN_TO_MAX: &str = "self.minReplicas <= self.maxReplicas";
 const MIN_TO_MAX_SAID: &str = "minReplicas must be at most maxReplicas";
 
-/// Every minimum in its cheapest pool, and the smallest trainer.
-const BUDGET: &str = "\
-    !has(self.budget) || self.pools.exists(p, !has(p.dollarsPerNodeHour)) || \
+/// Every minimum in its cheapest pool, the smallest trainer, and all of the buffer. Where a price is
+/// missing the rule before says so.
+const BUDGET: &str = concat!(
+    "!has(self.budget) || !(",
+    all_priced!(),
+    ") || \
     self.budget.dollarsPerHour >= \
     double(self.rollout.minReplicas * self.rollout.nodesPerReplica) * \
     self.pools.filter(p, p.name in self.rollout.pools).map(p, p.dollarsPerNodeHour).min() + \
@@ -273,7 +283,10 @@ const BUDGET: &str = "\
     : 0.0) + \
     (has(self.trainer.pool) && has(self.trainer.legalSizes) ? \
     double(self.trainer.legalSizes[0]) * self.pools.filter(p, p.name == self.trainer.pool)\
-    .map(p, p.dollarsPerNodeHour).sum() : 0.0)";
+    .map(p, p.dollarsPerNodeHour).sum() : 0.0) + \
+    (has(self.buffer.pool) ? self.pools.filter(p, p.name == self.buffer.pool)\
+    .map(p, double(p.maxNodes) * p.dollarsPerNodeHour).sum() : 0.0)"
+);
 
 /// Adds the rules to what keys there are.
 pub(super) fn add_to(outline: &mut Outline) {

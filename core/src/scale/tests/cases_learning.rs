@@ -114,7 +114,7 @@ fn pool_that_gave_a_part_is_benched_although_that_part_comes() {
     let kind = FailureKind::Capacity;
     let raise = world.plan();
     assert_eq!(actions(&raise), ["raise pool spot from 0 to 4"]);
-    let before = world.memory.breaker.clone();
+    let before = world.memory.breaker;
     world.memory.note_outcome(&raise.actions[0], ActionResult::Partly { kind, came: 3 });
     assert_ne!(world.memory.breaker, before, "what came was launched");
     world.size_mut(SPOT).desired = 3;

@@ -46,7 +46,8 @@ fn replica_whose_node_hangs_is_replaced() {
 
 #[test]
 fn silent_replica_that_may_be_at_work_is_left_alone() {
-    let spared: [(&str, fn(&mut World)); 5] = [
+    type Spare = fn(&mut World);
+    let spared: [(&str, Spare); 5] = [
         ("it holds work", |world| world.replica_mut("spot-3").leased = Signal::fresh(1)),
         ("nobody knows", |world| {
             world.replica_mut("spot-3").leased = Signal::unknown("queue gave no status");
