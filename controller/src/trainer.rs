@@ -138,8 +138,8 @@ impl Actuator<'_> {
         Ok(())
     }
 
-    /// What was seen at the beginning of the turn may be over: a trainer that starts again may do so
-    /// on the nodes that it had left.
+    /// What was seen at the beginning of the turn may be over: a trainer that starts again may do
+    /// so on the nodes that it had left.
     async fn may_release(&self, leader: u64, request: u64) -> Result<(), ActuateError> {
         let may = self.queue.may_release(leader, request, TRAINER_SILENCE_LIMIT).await?;
         may.then_some(()).ok_or(ActuateError::NotReleased)
