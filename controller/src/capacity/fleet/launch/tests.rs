@@ -83,7 +83,7 @@ fn purchase_is_named_in_token_and_tags_and_its_terms_tell_what_is_asked_for() {
     assert_eq!(token, "ebbtide-p1");
     for marked in fleet.get_tag_specifications().as_ref().expect("set") {
         let tags = marked.tags().iter();
-        let tags: Vec<_> = tags.map(|tag| (tag.key().unwrap(), tag.value().unwrap())).collect();
+        let tags: Vec<_> = tags.filter_map(|tag| Some((tag.key()?, tag.value()?))).collect();
         let expected = [
             ("ebbtide.dev/run", "run"),
             ("ebbtide.dev/pool", "one"),
