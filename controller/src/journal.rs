@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ebbtide_core::journal::{Encoder, Record, RecordText, WHOLE_EVERY};
+use ebbtide_core::journal::{Encoder, Record, RecordText, WHOLE_EVERY, pack};
 use ebbtide_core::scale::Role;
 use ebbtide_queue::client::WorkQueue;
 use serde_json::Value;
@@ -91,7 +91,7 @@ struct Stream {
 impl Stream {
     async fn add(&mut self, record: &Record, text: &RecordText, queue: &WorkQueue) {
         self.roles.insert(record.role);
-        let line = self.encoder.encode(text);
+        let line = pack(self.encoder.encode(text));
         self.note(line.len());
         let added = queue.add_journal(record.generation, line, self.kept());
         let written = tokio::time::timeout(STREAM_LIMIT, added);

@@ -6,6 +6,7 @@
 //! version that it does not know, and ignores fields that it does not know.
 
 mod delta;
+mod packed;
 mod replay;
 #[cfg(test)]
 mod tests;
@@ -18,14 +19,19 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use thiserror::Error;
 
+use self::packed::PACKED_VERSION;
+pub use self::packed::pack;
 pub use self::replay::{Replay, Step};
 use crate::observation::{FailureKind, Observation};
 use crate::scale::{Action, ActionResult, Role, TrainerAction};
 use crate::time::UnixMillis;
 
-/// The newest version of records that this program reads. It writes version 1 of the rollouts,
-/// which readers of old know, and version 2 of the services.
-pub const RECORD_VERSION: u64 = 2;
+/// The newest version of lines that this program reads. It writes version 1 of the rollouts, which
+/// readers of old know, version 2 of the services, and version 3 where lines are packed.
+pub const RECORD_VERSION: u64 = PACKED_VERSION;
+
+/// The version of records of services.
+const SERVICES_VERSION: u64 = 2;
 
 /// Records from one whole one to the next: ten minutes at one every 5 s.
 pub const WHOLE_EVERY: u32 = 120;
@@ -163,6 +169,8 @@ struct Line {
     role: Role,
     whole: Option<Value>,
     change: Option<Value>,
+    /// Another line, packed.
+    packed: Option<String>,
 }
 
 /// A record as text, which several encoders share.
@@ -196,7 +204,7 @@ impl Encoder {
         // Those who do not know of services are to refuse these lines, differences included.
         let head = match text.role {
             Role::Rollout => String::new(),
-            role => format!("\"version\":{RECORD_VERSION},\"role\":\"{role}\","),
+            role => format!("\"version\":{SERVICES_VERSION},\"role\":\"{role}\","),
         };
         let line = match last {
             Some((last, _)) => {
@@ -257,8 +265,13 @@ impl Decoder {
         // Nobody knows what a line was about that cannot be read: nothing is based on what was.
         let mut bases = std::mem::take(&mut self.last);
         let malformed = |problem: String| DecodeError::Malformed { line: number, problem };
-        let line: Line =
-            serde_json::from_str(line).map_err(|error| malformed(error.to_string()))?;
+        let parse = |line: &str| -> Result<Line, DecodeError> {
+            serde_json::from_str(line).map_err(|error| malformed(error.to_string()))
+        };
+        let mut line = parse(line)?;
+        if let Some(packed) = &line.packed {
+            line = parse(&packed::unpack(packed).map_err(malformed)?)?;
+        }
         if let Some(version) = line.version.filter(|version| *version > RECORD_VERSION) {
             return Err(DecodeError::OtherVersion { line: number, version });
         }

@@ -326,7 +326,7 @@ pub struct NodeView {
     pub name: NodeName,
     /// Its instance, once it told or its name gave it away.
     pub instance: Option<InstanceId>,
-    /// Since when it is silent.
+    /// Since when it is silent; zero while it was heard of within the last seconds.
     #[serde(rename = "silentMs", with = "as_millis")]
     pub heartbeat_age: Duration,
     /// Whether EC2 has announced that it takes the instance for itself.

@@ -1,4 +1,4 @@
-//! A day of a busy fleet is kept in the files, and is decided again as it was.
+//! A day of a busy fleet is kept, in the files and in the stream, and is decided again as it was.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -161,15 +161,22 @@ async fn day_of_a_busy_fleet_is_kept_and_is_decided_the_same_again() {
     let day = u64::try_from(text.len()).expect("small") * (TICKS_OF_A_DAY / TICKS);
     // A file that begins ends the oldest one.
     let kept = file::FILE_LIMIT_BYTES * u64::from(file::FILES_KEPT - 1);
-    assert!(day < kept / 2, "{day} of {kept} bytes");
+    assert!(day < kept / 4, "{day} of {kept} bytes");
+    let stream = queue.journal(1_000).await.expect("memory");
+    let lengths = stream.iter().map(|line| line.line.len()).sum::<usize>();
+    let day = u64::try_from(lengths).expect("small") * (TICKS_OF_A_DAY / TICKS);
+    assert!(day < STREAM_LIMIT_BYTES, "{day} of {STREAM_LIMIT_BYTES} bytes");
 
-    let (mut decoder, mut replay) = (Decoder::default(), Replay::new([terms]));
-    let mut actions = 0;
-    for line in text.lines() {
-        let record = decoder.decode(line).expect("a record").expect("its base is there");
-        let step = replay.step(&record).expect("its group is known");
-        assert!(!step.differs, "{:?}\n{}", record.actions, step.plan);
-        actions += record.actions.len();
+    let of_stream = stream.iter().rev().map(|line| line.line.as_str());
+    for lines in [text.lines().collect::<Vec<_>>(), of_stream.collect()] {
+        let (mut decoder, mut replay) = (Decoder::default(), Replay::new([terms.clone()]));
+        let mut actions = 0;
+        for line in lines {
+            let record = decoder.decode(line).expect("a record").expect("its base is there");
+            let step = replay.step(&record).expect("its group is known");
+            assert!(!step.differs, "{:?}\n{}", record.actions, step.plan);
+            actions += record.actions.len();
+        }
+        assert!(actions > 0, "the day is worth a replay");
     }
-    assert!(actions > 0, "the day is worth a replay");
 }

@@ -1,6 +1,7 @@
 //! Replicas from node records, drains, leases and pools.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::{
     BTreeMap, ControlView, InstanceId, NodeName, NodeRecord, NodeView, PoolName, Reads, ReplicaId,
@@ -10,6 +11,9 @@ use control::{DrainReason, DrainRecord, DrainState, NodeState};
 use ebbtide_core::notice::NoticeKind;
 use ebbtide_core::observation::{DrainPurpose, DrainStage, DrainView, InstanceView, PoolView};
 use ebbtide_core::scale::Role;
+
+/// Age up to which a heartbeat says nothing: agents send one each second.
+const HEARD_OF_LATE: Duration = Duration::from_secs(5);
 
 /// Everything the pools say about instances, for look-ups.
 struct Instances<'a> {
@@ -60,7 +64,7 @@ fn build(
         .map(|record| NodeView {
             name: record.node.clone(),
             instance: instances.of_node(record),
-            heartbeat_age: view.now.since(record.heartbeat).min(reads.watched_for),
+            heartbeat_age: silence(view, record).min(reads.watched_for),
             is_reclaimed: is_reclaimed(record, drain),
             pods_left: record.pods_left,
         })
@@ -99,6 +103,13 @@ fn build(
         }),
         nodes,
     }
+}
+
+/// Since when a node is silent: not at all while it was heard of late. A journal of ages that say
+/// nothing would be twice as long.
+fn silence(view: &ControlView, record: &NodeRecord) -> Duration {
+    let age = view.now.since(record.heartbeat);
+    if age < HEARD_OF_LATE { Duration::ZERO } else { age }
 }
 
 fn common_type(records: &[&NodeRecord]) -> Option<String> {

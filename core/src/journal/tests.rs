@@ -158,8 +158,31 @@ fn journal_can_be_read_from_anywhere() {
     decoder.decode(&lines[0]).expect("a record");
     assert!(decoder.decode("{\"change\": {\"desired\":").is_err());
     assert!(decoder.decode(&lines[2]).expect("skipped").is_none(), "its base is unknown");
-    let newer = "{\"version\": 3, \"whole\": {}}";
-    assert!(matches!(decoder.decode(newer), Err(DecodeError::OtherVersion { version: 3, .. })));
+    let newer = "{\"version\": 4, \"whole\": {}}";
+    assert!(matches!(decoder.decode(newer), Err(DecodeError::OtherVersion { version: 4, .. })));
+}
+
+#[test]
+fn packed_lines_read_back_and_damaged_ones_are_told() {
+    let (_, records) = recorded_run();
+    let mut decoder = Decoder::default();
+    let (mut plain, mut packed) = (0, 0);
+    for (line, record) in lines(&records[..300]).into_iter().zip(&records) {
+        plain += line.len();
+        let line = pack(line);
+        packed += line.len();
+        assert_eq!(decoder.decode(&line).expect("a record").as_ref(), Some(record));
+    }
+    assert!(packed < plain, "{packed} of {plain}");
+    let whole = pack(lines(&records[..1]).remove(0));
+    assert!(whole.starts_with(r#"{"version":3,"packed":""#), "{whole}");
+    let text = whole.split('"').nth(5).expect("the packed text");
+    let twice = format!(r#"{{"version":3,"packed":"{text}"}}"#);
+    for damaged in [whole.replace(text, &text[..40]), whole.replace(text, "~~"), pack(twice)] {
+        let problem = decoder.decode(&damaged);
+        assert!(matches!(problem, Err(DecodeError::Malformed { .. })), "{problem:?}");
+    }
+    assert!(decoder.decode(&whole).expect("a record").is_some(), "the next whole one is read");
 }
 
 #[test]
