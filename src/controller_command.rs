@@ -196,9 +196,21 @@ fn leader_lease(
     let Some(client) = cluster else {
         return Arc::new(AlwaysLeader::new(wall_clock_now()));
     };
-    let name = format!("ebbtide-{}", policy.run).to_lowercase().replace('_', "-");
+    let name = lease_name(&policy.run);
     let identity = args.identity.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     Arc::new(KubernetesLease::new(client, &args.namespace, &name, &identity, wall_clock_now))
+}
+
+/// The lease of a run. Names of objects have fewer letters than names of runs: one that had to be
+/// changed gets a number, so that no other run comes to the same.
+fn lease_name(run: &RunId) -> String {
+    let exact = format!("ebbtide-{run}");
+    let changed = exact.to_lowercase().replace('_', "-");
+    if changed == exact && !changed.ends_with('-') {
+        return exact;
+    }
+    let number = crc32fast::hash(run.as_str().as_bytes());
+    format!("{}-{number:08x}", changed.trim_end_matches('-'))
 }
 
 /// Namespace and name of a policy in the cluster.
@@ -221,4 +233,17 @@ fn queue_url(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err("expected the queue's URL, https://sqs.REGION.amazonaws.com/ACCOUNT/NAME".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_whose_names_differ_never_share_a_lease() {
+        let name = |run: &str| lease_name(&run.parse().expect("valid"));
+        assert_eq!(name("exp-1"), "ebbtide-exp-1");
+        assert_eq!(name("Exp_1"), format!("ebbtide-exp-1-{:08x}", crc32fast::hash(b"Exp_1")));
+        assert!(!name("exp_").contains("--") && name("exp_") != name("exp-"));
+    }
 }

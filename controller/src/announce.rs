@@ -10,16 +10,21 @@ use tokio_util::sync::CancellationToken;
 use crate::actuate::QUEUE_WRITE_LIMIT;
 use crate::fence::{Fence, FenceError};
 use crate::leader::Leadership;
+use crate::status::{ControllerStatus, Topic};
 
 /// Bounds of the pause while the queue is away.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
+/// What is told of a leadership that the queue does not accept.
+const OUTRANKED: &str = "it leads, and carries nothing out: the queue has accepted a newer leader. \
+                         Another controller leads beside it, or led with a clock that was ahead";
+
 /// Claims every leadership as soon as it begins, until `shutdown`.
 pub(crate) async fn announce_leadership(
     queue: WorkQueue,
     mut leadership: watch::Receiver<Option<Leadership>>,
-    process: u32,
+    (process, status): (u32, ControllerStatus),
     shutdown: CancellationToken,
 ) {
     let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
@@ -33,10 +38,14 @@ pub(crate) async fn announce_leadership(
             match fence.claim("lead", "all", QUEUE_WRITE_LIMIT).await {
                 Ok(claimed) => {
                     announced = Some(claimed);
+                    status.clear_problem(Topic::Leadership);
                     backoff.reset();
                 }
                 // Who is followed already has nothing to announce.
-                Err(FenceError::ClaimRefused) => announced = generation,
+                Err(FenceError::ClaimRefused) => {
+                    announced = generation;
+                    status.set_problem(Topic::Leadership, OUTRANKED.to_owned());
+                }
                 Err(FenceError::LeaseTooShort { .. } | FenceError::Queue(_)) => {
                     pause = Some(backoff.next_pause());
                 }

@@ -232,8 +232,8 @@ impl Attendants {
         let Self { queue, leadership, policy, process } = self;
         let (parts, status) = (outside.events.clone(), outside.status.clone());
         let counts = outside.metrics.clone();
-        let leads = leadership.clone();
-        tasks.spawn(announce_leadership(queue.clone(), leads, process, stop.clone()));
+        let (leads, claimant) = (leadership.clone(), (process, status.clone()));
+        tasks.spawn(announce_leadership(queue.clone(), leads, claimant, stop.clone()));
         tasks.spawn(reap_while_leading(queue.clone(), leadership.clone(), counts, stop.clone()));
         let (looks, views) = watch::channel(None);
         tasks.spawn(watch_while_leading(queue.clone(), leadership.clone(), looks, stop.clone()));

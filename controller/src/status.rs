@@ -104,6 +104,8 @@ pub(crate) enum Topic {
     Cordon,
     /// Completing lifecycle actions.
     Lifecycle,
+    /// Leading: the queue follows another.
+    Leadership,
 }
 
 /// A shared place for the snapshot.

@@ -1,6 +1,6 @@
 //! `ebbtide policy init`: a first policy from the capacity that is there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use ebbtide_controller::aws::{self, AwsSettings};
 use ebbtide_controller::metrics::Metrics;
 use ebbtide_controller::survey::{Found, survey_groups, survey_node_pools};
 use ebbtide_core::ids::RunId;
-use ebbtide_core::policy::{FleetPolicy, Market};
+use ebbtide_core::policy::{FleetPolicy, Market, POOLS_LIMIT, REPLICAS_LIMIT};
 
 use super::{VALID, say};
 use crate::setup::{self, LogFormat};
@@ -65,31 +65,62 @@ enum Source {
 /// AWS or the cluster does not answer, or has no such group or node pool.
 pub async fn run(args: InitArgs) -> anyhow::Result<ExitCode> {
     setup::start_logging(LogFormat::Text, "off");
-    let (source, found) = if args.from_nodepool.is_empty() {
+    let (groups, node_pools) = (each_once(&args.from_asg), each_once(&args.from_nodepool));
+    let (source, found) = if node_pools.is_empty() {
         let config = aws::load_config(AwsSettings::default()).await;
         let metrics = Metrics::new()?;
-        let found = survey_groups(&config, &metrics.api_calls, &args.from_asg).await?;
+        let found = survey_groups(&config, &metrics.api_calls, &groups).await?;
         (Source::Groups, found)
     } else {
         let client = setup::kube_client().await?;
-        (Source::NodePools, survey_node_pools(client, &args.from_nodepool).await?)
+        (Source::NodePools, survey_node_pools(client, &node_pools).await?)
     };
+    let pools = found.len();
+    anyhow::ensure!(
+        pools <= POOLS_LIMIT,
+        "these are {pools} pools, one for each market, instance type and zone, and a policy has at \
+         most {POOLS_LIMIT}: name fewer, or let node pools require fewer zones and instance types"
+    );
     let text = write_policy(args.name.as_ref(), source, &found);
     FleetPolicy::parse(&text, "the policy that was written")
         .context("this is a fault of `policy init`")?;
     Ok(say(VALID, text.trim_end()))
 }
 
+/// Names without those that were given before.
+fn each_once(names: &[String]) -> Vec<String> {
+    let mut once = Vec::<String>::new();
+    for name in names {
+        if !once.contains(name) {
+            once.push(name.clone());
+        }
+    }
+    once
+}
+
+/// As many replicas as a policy may have, and as all the sources hold: pools of one source share
+/// its limit.
+fn most_replicas(found: &[Found]) -> u32 {
+    let mut by_source = BTreeMap::<&str, (u32, Option<u32>)>::new();
+    for one in found {
+        let (nodes, limit) = by_source.entry(&one.name).or_default();
+        *nodes = nodes.saturating_add(max_nodes(one));
+        *limit = one.max_nodes.filter(|most| *most > 0);
+    }
+    let held = by_source.values().map(|(nodes, limit)| limit.map_or(*nodes, |it| it.min(*nodes)));
+    held.fold(0, u32::saturating_add).min(REPLICAS_LIMIT)
+}
+
 fn write_policy(run: Option<&RunId>, source: Source, found: &[Found]) -> String {
     let pools = Pools::of(found);
     let mut text = head(run, source);
-    let most: u32 = found.iter().map(max_nodes).sum();
+    let most = most_replicas(found);
     let names: Vec<String> = pools.names.iter().map(|name| yaml::scalar(name)).collect();
     let names = names.join(", ");
     let _ = write!(
         text,
         "  rollout:
-    # decide: fewest and most replicas. Here: as many as the pools hold.
+    # decide: fewest and most replicas. Here: as many as the pools hold together.
     minReplicas: 1
     maxReplicas: {most}
     # decide: from the order of a node to its first token, until that has been measured.
@@ -314,6 +345,21 @@ mod tests {
             assert!(decisions > 8, "{decisions}\n{text}");
             assert!(!text.lines().any(|line| line.chars().count() > 100), "{text}");
         }
+    }
+
+    #[test]
+    fn pools_of_one_source_share_its_limit_and_no_policy_has_too_many() {
+        let zone = |name: &str, zone: &str, nodes| Found {
+            zone: Some(zone.to_owned()),
+            max_nodes: Some(nodes),
+            ..found(name)
+        };
+        let shared = [zone("gpu", "a", 10), zone("gpu", "b", 10), zone("other", "a", 3)];
+        assert_eq!(policy(Source::NodePools, &shared).0.rollout.max_replicas, 13);
+        let large = [zone("a", "a", 6_000), zone("b", "a", 6_000)];
+        assert_eq!(policy(Source::Groups, &large).0.rollout.max_replicas, 10_000);
+        let twice = ["a", "b", "a"].map(str::to_owned);
+        assert_eq!(each_once(&twice), ["a", "b"]);
     }
 
     #[test]

@@ -49,7 +49,11 @@ fn describe(name: &str, pool: &Value) -> Vec<Found> {
         .collect();
     let types = each(values_of("node.kubernetes.io/instance-type"));
     let zones = each(values_of("topology.kubernetes.io/zone"));
-    let max_nodes = pool["spec"]["limits"]["nodes"].as_str().and_then(|text| text.parse().ok());
+    // A quantity: YAML writes it with quotes or without.
+    let max_nodes = match &pool["spec"]["limits"]["nodes"] {
+        Value::String(text) => text.parse().ok(),
+        number => number.as_u64().and_then(|number| u32::try_from(number).ok()),
+    };
     let mut found = Vec::new();
     for market in &markets {
         for instance_type in &types {
@@ -99,6 +103,11 @@ mod tests {
         let found = describe("gpu", &pool(vec![both, types, zones]));
         assert_eq!(found.len(), 4);
         assert!(found.iter().all(|one| one.instance_type.as_deref() == Some("p5en.48xlarge")));
+        for limit in [json!(10), json!("10")] {
+            let mut limited = pool(vec![]);
+            limited["spec"]["limits"] = json!({ "nodes": limit });
+            assert_eq!(describe("any", &limited)[0].max_nodes, Some(10));
+        }
         let found = describe("any", &pool(vec![]));
         assert_eq!(found, [Found { name: "any".to_owned(), ..Found::default() }]);
     }

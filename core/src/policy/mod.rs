@@ -43,8 +43,8 @@ pub use self::located::Position;
 pub use self::near::nearest;
 pub use self::pool::{
     AutoScalingGroupName, FleetLaunch, InstanceType, LaunchTemplateName, LifecycleHookName, Market,
-    NameError, NamespaceName, ObjectName, Pool, PoolName, Provider, ProviderKind, ReservationId,
-    ScaleTarget, ScaledKind, SubnetId, TemplateVersion, WorkersTemplate, Zone,
+    NameError, NamespaceName, ObjectName, POOLS_LIMIT, Pool, PoolName, Provider, ProviderKind,
+    ReservationId, ScaleTarget, ScaledKind, SubnetId, TemplateVersion, WorkersTemplate, Zone,
 };
 pub use self::queue::{Durability, QueuePolicy, Stage, StalenessPolicy};
 pub use self::report::{PolicyError, PolicyErrors};
@@ -56,11 +56,10 @@ pub use self::signal::{
 };
 pub use self::taint::{ExtraTaint, TaintError};
 pub use self::worker_group::{
-    BufferPolicy, JoinPoint, RolloutPolicy, ServicePolicy, TrainerPolicy,
+    BufferPolicy, JoinPoint, REPLICAS_LIMIT, RolloutPolicy, ServicePolicy, TrainerPolicy,
 };
 
 use self::kinds::{Pattern, choice, exactly, text};
-use self::pool::POOLS_LIMIT;
 use self::report::Report;
 use self::section::{Section, read_section};
 use crate::ids::RunId;

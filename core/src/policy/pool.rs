@@ -17,7 +17,7 @@ use super::section::Section;
 mod provider;
 
 /// Most pools; the planner is measured with 100.
-pub(super) const POOLS_LIMIT: usize = 128;
+pub const POOLS_LIMIT: usize = 128;
 
 /// Most nodes of one pool; the planner is measured with 10,000 in all.
 const NODES_LIMIT: u32 = 10_000;

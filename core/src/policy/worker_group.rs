@@ -11,7 +11,7 @@ use super::signal::ServiceSignal;
 use crate::work::GROUP_SIZE_LIMIT;
 
 /// Most replicas of one worker group; the controller is measured up to 2,000 replicas.
-const REPLICAS_LIMIT: u32 = 10_000;
+pub const REPLICAS_LIMIT: u32 = 10_000;
 
 /// Most nodes of one EP group. 64 = twice the 32 nodes of the largest published decode groups.
 const NODES_PER_REPLICA_LIMIT: u16 = 64;

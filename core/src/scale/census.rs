@@ -279,10 +279,10 @@ impl Census<'_> {
     /// Whether the replica works on instances that it names and that no pool has: a pool was
     /// renamed or taken out of the policy.
     pub fn is_unpooled(&self, replica: &ReplicaView) -> bool {
-        let is_shown = |id: &InstanceId| self.places.contains_key(id);
+        let mut instances = replica.nodes.iter().filter_map(|node| node.instance.as_ref());
         replica.state == ReplicaState::Ready
             && replica.is_identified()
-            && !replica.instances().iter().any(is_shown)
+            && !instances.any(|id| self.places.contains_key(id))
     }
 
     /// Place of a pool in the order of preference.

@@ -83,6 +83,19 @@ impl QueuePort for Watched {
     }
 }
 
+/// One that led with a clock ahead left a generation that nobody reaches for a while.
+#[tokio::test(start_paused = true)]
+async fn leader_that_the_queue_does_not_follow_says_so() {
+    let mut world = World::start(policy("act")).await;
+    world.until("the minimum runs", async || world.ready_nodes().await == 1).await;
+    assert!(world.queue.claim(9, "a clock ahead").await.expect("memory"));
+    let late = world.add_rival(policy("act"), world.queue.clone(), Usurper(7));
+    let is_said =
+        async || late.snapshot().event_problems.iter().any(|it| it.contains("newer leader"));
+    world.until("it is said", is_said).await;
+    assert!(world.snapshot().event_problems.is_empty(), "its own claim was accepted in time");
+}
+
 /// Case T35 of autoscaling.
 #[tokio::test(start_paused = true)]
 async fn older_of_two_leaders_changes_nothing_and_every_write_of_the_newer_says_whose_it_is() {
