@@ -350,8 +350,8 @@ fn is_ours(policy: &FleetPolicy, group: &str) -> bool {
     policy.pools.iter().any(|pool| is_it(&pool.provider))
 }
 
-/// Whether an action may be ours to complete: its hook has the name that the policy says. Without one
-/// the first that is heard of counts; which of several hooks it is, is seen later.
+/// Whether an action may be ours to complete: its hook has the name that the policy says. Without
+/// one the first that is heard of counts; which of several hooks it is, is seen later.
 fn is_our_hook(policy: &FleetPolicy, action: &LifecycleAction, view: &ControlView) -> bool {
     if let Some(hook) = &policy.drain.lifecycle_hook {
         return hook.as_str() == action.hook;

@@ -34,8 +34,8 @@ pub(super) fn place_in_records(instance: &InstanceId, view: &ControlView) -> Opt
     record_of_instance(view, instance).map(Place::of)
 }
 
-/// The place of an instance that did not tell its id, by its node in the cluster; `None` when it has
-/// no such node. A node whose agent has never reported is somebody else's, as far as anybody knows.
+/// The place of an instance that did not tell its id, by its node in the cluster; `None` when it
+/// has no such node. A node whose agent never reported is somebody else's, as far as anybody knows.
 ///
 /// # Errors
 /// The API server does not answer.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 /// Largest file.
 pub(super) const FILE_LIMIT_BYTES: u64 = 64 << 20;
 
-/// Files that are kept, the one that is written included. 8 × 64 MiB: a tick of 48 replicas with four
-/// nodes each that all change is 5 KiB, and a day of that, at one every 5 s, 80 MiB.
+/// Files that are kept, the one that is written included. 8 × 64 MiB: a tick of 48 replicas of
+/// four nodes that all change is 5 KiB, and a day of that, at one every 5 s, 80 MiB.
 pub(super) const FILES_KEPT: u32 = 8;
 
 /// Where lines go, in full and aside.

@@ -1,5 +1,5 @@
-//! Lines of a journal made small: the differences of one tick say the same of each replica, in other
-//! numbers, and take a quarter of their length when they are packed.
+//! Lines of a journal made small: the differences of one tick say the same of each replica, in
+//! other numbers, and take a quarter of their length when they are packed.
 
 use std::io::{Read, Write};
 

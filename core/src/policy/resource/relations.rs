@@ -267,8 +267,8 @@ const ONE_SOURCE_SAID: &str = "signal must have one of redisList, redisStream, s
 const MIN_TO_MAX: &str = "self.minReplicas <= self.maxReplicas";
 const MIN_TO_MAX_SAID: &str = "minReplicas must be at most maxReplicas";
 
-/// Every minimum in its cheapest pool, the smallest trainer, and all of the buffer. Where a price is
-/// missing the rule before says so.
+/// Every minimum in its cheapest pool, the smallest trainer, and all of the buffer. Where a price
+/// is missing the rule before says so.
 const BUDGET: &str = concat!(
     "!has(self.budget) || !(",
     all_priced!(),

@@ -30,8 +30,8 @@ impl fmt::Display for CapacityReason {
             }
             Self::Strangers { pool, instances } => write!(
                 f,
-                "{instances} of pool {pool} never reported and were there before anything was asked \
-                 for: they are left alone; run agents on them, or take them out of the pool"
+                "{instances} of pool {pool} never reported and were there before anything was \
+                 asked for: they are left alone; run agents on them, or take them out of the pool"
             ),
             Self::BreakerOpen { reason: BreakerReason::ScaleUpFailed } => write!(
                 f,
@@ -48,12 +48,13 @@ impl fmt::Display for CapacityReason {
             }
             Self::LongSilent { replica } => write!(
                 f,
-                "{replica} has been silent for a quarter of an hour and holds no work: its nodes hang"
+                "{replica} has been silent for a quarter of an hour and holds no work: its nodes \
+                 hang"
             ),
             Self::Unpooled { replicas } => write!(
                 f,
-                "{replicas} that work are of no pool of this policy: they are not counted, paid for \
-                 nor drained; put their pool back under its name, or drain them"
+                "{replicas} that work are of no pool of this policy: they are not counted, paid \
+                 for nor drained; put their pool back under its name, or drain them"
             ),
             Self::PartialGroup { replica, nodes, of, remaining } => {
                 write!(f, "{replica} has {nodes} of {of} nodes and serves nothing: ")?;
