@@ -143,6 +143,9 @@ impl ScaleMemory {
             Action::Retire { pool, instances, .. } | Action::Discard { pool, instances } => {
                 let fewer = u32::try_from(instances.len()).unwrap_or(u32::MAX);
                 let before = self.pools.get(pool).and_then(|pool| pool.writer.asked());
+                // Of a part of a group some providers take off the whole.
+                let is_whole = fewer.is_multiple_of(self.gang.max(1));
+                let before = before.filter(|_| is_whole);
                 (pool, before.map(|before| before.saturating_sub(fewer)))
             }
             _ => return,

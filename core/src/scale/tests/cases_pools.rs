@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::world::{ON_DEMAND, SPOT, World, actions};
-use crate::observation::{DrainPurpose, DrainStage, FailureKind, Signal};
-use crate::scale::{ActionResult, Reason};
+use super::world::{ON_DEMAND, SPOT, World, actions, pool_name};
+use crate::observation::{DrainPurpose, DrainStage, FailureKind, InstanceId, Signal};
+use crate::scale::{Action, ActionResult, Reason};
 use crate::time::UnixMillis;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -53,6 +53,29 @@ fn throttling_benches_no_pool() {
     let plan = world.plan();
     assert!(plan.is_settled(), "{plan}");
     assert_eq!(world.memory.benched(world.seen.now).count(), 0);
+}
+
+/// What is left of a group goes with the size of the whole, where its provider makes groups.
+#[test]
+fn end_of_a_part_of_a_group_is_nobody_elses_doing() {
+    let mut world = World::new().with_work(60, 0, 0);
+    world.terms.nodes_per_replica = 2;
+    world = world.with_replicas(SPOT, &[8, 8]);
+    world.plan();
+    let raise = Action::Raise { pool: pool_name("spot"), from: 2, to: 4 };
+    world.memory.note_outcome(&raise, ActionResult::Done);
+    let retire = Action::Retire {
+        replica: "spot-2".parse().expect("valid"),
+        request_id: "r".to_owned(),
+        pool: pool_name("spot"),
+        instances: vec![InstanceId("i-spot-2.0".to_owned())],
+    };
+    world.memory.note_outcome(&retire, ActionResult::Done);
+    let size = world.size_mut(SPOT);
+    (size.desired, size.instances) = (2, size.instances[..2].to_vec());
+    let plan = world.plan_for(SECOND * 30);
+    let is_told = |reason: &Reason| matches!(reason, Reason::ConflictingWriter { .. });
+    assert!(!plan.reasons.iter().any(is_told), "{plan}");
 }
 
 /// Case T08 of autoscaling.
