@@ -20,7 +20,7 @@ use ebbtide_core::scale::{Action, Role, ScaleMemory, ScalePlan, SizingTerms, pla
 use ebbtide_core::time::UnixMillis;
 use ebbtide_queue::client::WorkQueue;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::carrying::Carried;
@@ -43,6 +43,10 @@ use crate::signals::Signals;
 use crate::status::{ControllerStatus, Snapshot};
 use crate::stragglers::{self, Stragglers};
 use crate::trainer::TrainerSizing;
+
+/// How long the first tick waits for leadership: the run's journal then begins with it, and can be
+/// decided again from there.
+const FIRST_LEAD_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long the policy may be unread before that is a condition: API servers are away for a moment.
 const UNREAD_LIMIT: Duration = Duration::from_mins(1);
@@ -124,6 +128,11 @@ impl Autoscaler {
     /// Ticks until `shutdown`.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut past = Past::default();
+        let mut leadership = self.leadership.clone();
+        tokio::select! {
+            _ = timeout(FIRST_LEAD_LIMIT, leadership.wait_for(Option::is_some)) => {}
+            () = shutdown.cancelled() => return,
+        }
         loop {
             let began_at = Instant::now();
             tokio::select! {

@@ -112,7 +112,7 @@ async fn recorded_run_is_replayed_and_its_last_decision_told() {
 
     until("some ticks to be on record", EVENT_LIMIT, || async {
         let lines = std::fs::read_to_string(&journal).map_or(0, |text| text.lines().count());
-        (lines > 3).then_some(())
+        (lines > 5).then_some(())
     })
     .await
     .expect("recorded");
