@@ -460,8 +460,8 @@ class Trainer:
             if not is_taken:
                 raise ResizeRefused(
                     f"resize {resize.generation} of run {self._link.run} to {resize.size} nodes "
-                    "was refused: another request holds, or none, or another trainer reports; go on "
-                    "with the nodes that you had"
+                    "was refused: another request holds, or none, or another trainer reports; go "
+                    "on with the nodes that you had"
                 )
             self._confirmed = (resize, released)
 
