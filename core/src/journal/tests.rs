@@ -177,8 +177,7 @@ fn packed_lines_read_back_and_damaged_ones_are_told() {
     let whole = pack(lines(&records[..1]).remove(0));
     assert!(whole.starts_with(r#"{"version":3,"packed":""#), "{whole}");
     let text = whole.split('"').nth(5).expect("the packed text");
-    let twice = format!(r#"{{"version":3,"packed":"{text}"}}"#);
-    for damaged in [whole.replace(text, &text[..40]), whole.replace(text, "~~"), pack(twice)] {
+    for damaged in [whole.replace(text, &text[..40]), whole.replace(text, "~~")] {
         let problem = decoder.decode(&damaged);
         assert!(matches!(problem, Err(DecodeError::Malformed { .. })), "{problem:?}");
     }

@@ -332,6 +332,13 @@ async fn unreadable_record_hides_no_other() {
     assert_eq!(nodes.iter().map(|node| node.node.as_str()).collect::<Vec<_>>(), ["n2"]);
 
     // A hold that makes no sense is a hold: somebody wanted one.
+    let record = HoldRecord {
+        role: "trainer".to_owned(),
+        until: UnixMillis(1),
+        reason: "maintenance".to_owned(),
+        who: "operator".to_owned(),
+    };
+    queue.put_hold(record).await.unwrap();
     let mut hold = redis::cmd("HSET");
     hold.arg("{run-1:c}:hold:trainer").arg("until").arg("tomorrow");
     hold.query_async::<u64>(&mut connection).await.unwrap();

@@ -127,6 +127,11 @@ proptest! {
     fn settled_service_needs_no_change(mut world in any_service()) {
         // A source that tells only what waits gives up one replica a minute, of twelve at most.
         for _ in 0..90 {
+            // Nothing waits while there are places.
+            let places = 8 * u64::try_from(world.replicas().len()).expect("few");
+            if world.service_mut().tells_in_flight && world.seen.ready.known() > Some(&0) {
+                world.seen.in_flight = Signal::fresh(places);
+            }
             let plan = world.plan();
             world.apply(&plan);
             world.pass(Duration::from_secs(10));
