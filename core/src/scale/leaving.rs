@@ -5,7 +5,7 @@
 //! Services may work without leases: there silence must have lasted for as long as a drain may
 //! take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::arrivals::Late;
@@ -108,6 +108,7 @@ pub(super) fn discard_unjoined(
 /// What of these instances can go in one change each: a single one, or a group of which no node
 /// has joined. Where some have, that group is judged as a replica that lacks nodes.
 fn changes(size: &PoolSize, unjoined: &[InstanceId]) -> Vec<Vec<InstanceId>> {
+    let unjoined: BTreeSet<&InstanceId> = unjoined.iter().collect();
     let mut members = BTreeMap::<&str, Vec<InstanceId>>::new();
     let mut singles = Vec::new();
     for instance in size.counted() {
