@@ -62,8 +62,8 @@ pub struct DrainPolicy {
     pub on_blocked_eviction: BlockedEviction,
     /// `extraTaint`: a taint beside Ebbtide's own, as `key=value:Effect` or `key:Effect`.
     pub extra_taint: Option<ExtraTaint>,
-    /// `unknownInstances`: what becomes of a message about an instance that no node of the cluster
-    /// has: `acknowledge` (default) or `keep`.
+    /// `unknownInstances`: what becomes of a message about an instance of which no agent of the run
+    /// has reported: `acknowledge` (default) or `keep`.
     pub unknown_instances: UnknownInstances,
 }
 
@@ -77,7 +77,7 @@ pub enum BlockedEviction {
     Wait,
 }
 
-/// What becomes of a message about an instance that no node of the cluster has.
+/// What becomes of a message about an instance of which no agent of the run has reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum UnknownInstances {
     /// It is counted and acknowledged: the queue sees the whole account and region.
